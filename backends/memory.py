@@ -11,6 +11,7 @@ from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError
 from ..contract.options import Option, check_options
 from ..contract.reader import Batch, Reader
+from ..contract.views import Views
 
 _Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of uint8")]
 
@@ -35,12 +36,15 @@ class MemoryReader(Reader):
             OSError: a file cannot be read; names its path.
             ContainerChangedError: a file ends before one of its ranges.
         """
-        files = np.arange(catalog.file_count)
         if contents is None:
-            contents = [_contents(path) for path in catalog.file_paths(files)]
-        self._contents = contents
-        self._sizes = np.array([content.size for content in self._contents], np.int64)
-        ranges = catalog.ranges
+            whole, self._sizes = _load(catalog.file_paths(np.arange(catalog.file_count)))
+        else:
+            whole, self._sizes = None, np.array([each.size for each in contents], np.int64)
+        self._whole: HostBuffer | None = whole  # all files, one after another
+        self.has_views = whole is not None
+        self._at = np.cumsum(self._sizes) - self._sizes
+        self._contents = contents or ([] if whole is None else np.split(whole, self._at[1:]))
+        self._ranges = ranges = catalog.ranges
         if ranges is not None and (sample := ranges.first_outside(self._sizes)) is not None:
             nbytes = self._sizes[ranges.files_of(np.array([sample]))[0]]
             what = f"{catalog.where(sample)}, but the file has {nbytes:,} bytes"
@@ -55,10 +59,26 @@ class MemoryReader(Reader):
         for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
             batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 
+    def views(self, samples: IntArray, lane: int) -> Views | None:
+        if self._whole is None:
+            return None
+        if (ranges := self._ranges) is None:
+            return Views(self._whole, self._at[samples], self._sizes[samples])
+        offsets = self._at[ranges.files_of(samples)] + ranges.starts[samples]
+        return Views(self._whole, offsets, ranges.sizes[samples].astype(np.int64))
+
+    def hot(self, samples: IntArray) -> bool:
+        return self._whole is not None
+
     def close(self) -> None:
-        self._contents = []
+        self._contents, self._whole = [], None
 
 
-def _contents(path: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    with open(os.fsdecode(path), "rb") as file:
-        return np.frombuffer(file.read(), np.uint8)
+def _load(paths: Sequence[bytes]) -> tuple[HostBuffer, IntArray]:
+    """The contents of files, one after another, and their sizes."""
+    contents, sizes = bytearray(), np.zeros(len(paths), np.int64)
+    for number, path in enumerate(paths):
+        with open(os.fsdecode(path), "rb", buffering=0) as file:
+            contents += (content := file.readall())
+            sizes[number] = len(content)
+    return np.frombuffer(contents, np.uint8), sizes

@@ -3,26 +3,32 @@
 import errno
 import os
 import stat
+import warnings
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
+from ..contract.devices import DeviceStatus
+from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.views import Views
+from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
 from .files.spans import SpanReads
-from .linux import engines
+from .linux import engines, mapping
 from .linux.libc import make_iovecs
 from .linux.reads import Reads
 
 _NAME = "python-file"
+_Io: TypeAlias = engines.Io | Literal["mmap"]
 
 
 class PythonFileReader(Reader):
@@ -38,8 +44,10 @@ class PythonFileReader(Reader):
     (RWF_NOWAIT): it reads what is cached, and makes the kernel read ahead in all files at once. The
     second one may block and reads the rest.
 
+    With io="mmap", containers are mapped, and batches are views of the page cache.
+
     Attributes:
-        io: how files are read, "aio" or "preadv".
+        io: how files are read where they are not mapped, "aio" or "preadv".
     """
 
     cooperative = True
@@ -52,7 +60,7 @@ class PythonFileReader(Reader):
         *,
         direct: Flag = False,
         lanes: Lanes = 3,
-        io: Annotated[engines.Io | None, Option(get_args(engines.Io))] = None,
+        io: Annotated[_Io | None, Option((*get_args(engines.Io), "mmap"))] = None,
         copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
         """Open no file yet: files are opened when they are read.
@@ -66,16 +74,23 @@ class PythonFileReader(Reader):
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
                 one file after the other in each lane; it is slower, above all with `direct`, and
                 gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
-                RuntimeWarning.
+                RuntimeWarning. "mmap" maps containers, and copies nothing that only decoders take;
+                but one that is cut short kills the process, as with DALI's readers. Where that is
+                no use or not safe, they are read, with a `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole
                 files: processors minus `num_threads`, at least 1; ranges: all processors.
 
         Raises:
-            ValueError, TypeError: a wrong option.
+            ValueError, TypeError: a wrong option; "mmap" with `direct`, for whole files, or for
+                more containers than a quarter of vm.max_map_count.
             OSError: `direct` on a file system that does not support O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
-        self.io, self._read = engines.choose(_NAME, io, FILES_AT_ONCE)
+        if io == "mmap" and direct:
+            what = "io='mmap' and direct=True exclude each other"
+            raise ValueError(f"{_NAME}: {what}: leave out one of them")
+        engine = None if io == "mmap" else io
+        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE)
         self.lanes = lanes
         self._whole = catalog.ranges is None
         if copying_lanes is None and not self._whole:
@@ -89,11 +104,22 @@ class PythonFileReader(Reader):
         self.unit = self._files.unit
         self._direct = direct
         self._overflow = self.allocate(self._files.unit)
+        self._mapped: MappedFiles | None = None
+        if io == "mmap":
+            try:
+                self._mapped = MappedFiles(catalog, self._spans)
+            except BackendUnavailable as problem:
+                self.without_views(str(problem))
+        self.has_views = self._mapped is not None
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         # The constructor falls back on preadv.
         return engines.missing("preadv", FILES_AT_ONCE) and engines.missing("aio", FILES_AT_ONCE)
+
+    @classmethod
+    def devices(cls) -> Iterable[DeviceStatus]:
+        return (DeviceStatus("io='mmap'", "maps of containers", mapping.missing()),)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._files.sizes(samples, lane, self.yield_turn)
@@ -110,9 +136,23 @@ class PythonFileReader(Reader):
             start += got.size
         self._files.require_sizes(batch, found)
 
+    def views(self, samples: IntArray, lane: int) -> Views | None:
+        if self._mapped is None:
+            return None
+        return self._mapped.views(samples, lane, self.yield_turn)
+
+    def hot(self, samples: IntArray) -> bool:
+        return self._mapped is not None and self._mapped.hot(samples)
+
+    def without_views(self, why: str) -> None:
+        what = f"{_NAME}: batches are copied, although io='mmap' was given: {why}"
+        warnings.warn(f"{what}; leave it out to silence this warning", NotMapped, stacklevel=4)
+
     def close(self) -> None:
         self._files.close()
         self._spans.close()
+        if self._mapped is not None:
+            self._mapped.close()
 
     def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""
@@ -137,7 +177,7 @@ class PythonFileReader(Reader):
             sizes = batch.sizes[part]
             reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
             reads.run(cached_first=not self._direct, yield_turn=self.yield_turn)
-            for failed in np.flatnonzero(reads.errors)[:1].tolist():
+            for failed in reads.errors.nonzero()[0][:1].tolist():
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))

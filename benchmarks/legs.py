@@ -11,7 +11,7 @@ import numpy as np
 from nvidia.dali import fn
 
 from dali_storage import BackendUnavailable, Reader, readers
-from dali_storage.backends.linux import pci
+from dali_storage.backends.linux import mapping, pci
 from dali_storage.contract import registry
 
 from .environment import available_memory_bytes
@@ -26,12 +26,14 @@ class Backend:
     Attributes:
         takes: settings that are its options, too; those that are None are left to the backend.
         direct: its option of that name, if it has one.
+        mapped: its option io is "mmap".
         submits: a GPU submits its commands, whatever memory it reads into.
     """
 
     name: str
     takes: tuple[str, ...] = ()
     direct: bool | None = None
+    mapped: bool = False
     submits: bool = False
 
     def options(self, workload: Workload) -> dict[str, Any]:
@@ -40,6 +42,8 @@ class Backend:
         values = {name: settings[name] for name in self.takes} | {"direct": self.direct}
         if self.submits or values.get("mem", "cpu") != "cpu":
             values["gpu"] = workload.settings.device_id
+        if self.mapped:
+            values["io"] = "mmap"
         return {name: value for name, value in values.items() if value is not None}
 
     def arguments(self, workload: Workload) -> dict[str, Any]:
@@ -180,6 +184,11 @@ def _room_in_memory(workload: Workload) -> str | None:
     return None
 
 
+def _maps(_: Workload) -> str | None:
+    problem = mapping.missing()
+    return None if problem is None else str(problem)
+
+
 _PAGE_LOCKED = _unless(
     lambda it: it.settings.mem == "pinned", "it reads into --mem cpu, which is page-locked, or gpu"
 )
@@ -262,7 +271,23 @@ LEGS = (
 )
 
 
-_ENDS = {"": PYTHON_FILE, "-direct": _DIRECT, "-block": BLOCK, "-memory": _MEMORY}
+_MAPPED = _file_leg(
+    "python-file-mmap",
+    Backend("python-file", mapped=True),
+    'python-file: containers, io="mmap"',
+    _maps,
+    _unless(
+        lambda it: it.settings.device_id is not None and it.settings.pinned != "no",
+        "a GPU reads page-locked copies; --pinned no",
+    ),
+)
+_ENDS = {
+    "": PYTHON_FILE,
+    "-mmap": _MAPPED,
+    "-direct": _DIRECT,
+    "-block": BLOCK,
+    "-memory": _MEMORY,
+}
 """Legs by the ends of the names of those that read containers by the same backend."""
 
 

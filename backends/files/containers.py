@@ -83,6 +83,11 @@ class Containers:
         """The size in bytes of a container that has been opened."""
         return int(self._known[file, 1])
 
+    def identity(self, file: int) -> tuple[int, int, int]:
+        """The st_ino, st_size and st_mtime_ns of a container when it was first opened."""
+        inode, size, seconds, nanoseconds = self._known[file].tolist()
+        return inode % (1 << 64), size, seconds * 10**9 + nanoseconds
+
     def statuses(self, files: list[int]) -> npt.NDArray[np.void]:
         """The status of n of `files`, which are open, by their paths: STATX[n].
 

@@ -134,7 +134,8 @@ class SampleFiles:
             del fds[:room]
 
     def _close_kept(self, lane: int) -> None:
-        kept = self._kept.get(lane, {})
+        if not (kept := self._kept.get(lane)):
+            return
         # Each is popped, because its own lane may take it at the same time.
         close_all(map(kept.pop, list(kept), repeat(-1)))
 

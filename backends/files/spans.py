@@ -21,13 +21,17 @@ the errno of each, 0 if it has not failed: both int64[k]."""
 
 
 class SpanReads:
-    """Reads batches out of the containers of a catalog, by the engine of a backend."""
+    """Reads batches out of the containers of a catalog, by the engine of a backend.
+
+    Attributes:
+        containers: shared by all lanes.
+    """
 
     def __init__(self, catalog: Catalog, files: SampleFiles, lanes: int) -> None:
         """Open nothing yet; `files` tells how, `lanes` is how many batches are read at once."""
         self._catalog = catalog
         self._files = files
-        self._containers = Containers(catalog, files, lanes)
+        self.containers = Containers(catalog, files, lanes)
 
     def read(
         self,
@@ -44,8 +48,8 @@ class SpanReads:
         start = 0
         try:
             while start < len(files):
-                part = files[start : start + self._containers.at_once]
-                fds = self._containers.open(part, lane, yield_turn)
+                part = files[start : start + self.containers.at_once]
+                fds = self.containers.open(part, lane, yield_turn)
                 start += len(fds)
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
                 got, errors = read_spans(some, where)
@@ -55,20 +59,20 @@ class SpanReads:
                     _, where = _from(each, dict(zip(part, fds, strict=False)))
                     found = _failures(each, *read_spans(each, where))
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
-                for changed in self._containers.changed(part[: len(fds)])[:1]:
+                for changed in self.containers.changed(part[: len(fds)])[:1]:
                     raise changed_error(self._catalog.file_path(changed))
         finally:
-            self._containers.release(lane)
+            self.containers.release(lane)
         if failed:
             raise self._error(batch, *min(failed))
 
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
-        self._containers.close()
+        self.containers.close()
 
     def _each(self, batch: Batch, spans: Spans) -> Spans:
         """The samples of a batch that have bytes in these spans, each as a span of its own."""
-        files, starts = self._catalog.files(batch.samples), self._catalog.starts(batch.samples)
+        files, starts = self._catalog.files(batch.samples), batch.starts
         ends, unit = starts + batch.sizes, self._files.unit
         touches = (files[:, None] == spans.files) & (starts[:, None] < spans.starts + spans.needed)
         slots = np.flatnonzero((touches & (ends[:, None] > spans.starts)).any(axis=1))
@@ -81,8 +85,8 @@ class SpanReads:
         """The error of a failed span of an unchanged container; `slot` is of its first sample."""
         samples = batch.samples
         files = self._catalog.files(samples)
-        size = self._containers.size(int(files[slot]))
-        ends = np.where(files == files[slot], self._catalog.starts(samples) + batch.sizes, 0)
+        size = self.containers.size(int(files[slot]))
+        ends = np.where(files == files[slot], batch.starts + batch.sizes, 0)
         for beyond in samples[ends > size][:1].tolist():
             return outside_error(self._catalog, beyond, size)
         sample = int(samples[slot])

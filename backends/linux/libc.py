@@ -42,6 +42,10 @@ statfs.argtypes = [c_char_p, c_void_p]
 madvise = _without_errno.madvise
 madvise.argtypes = [c_void_p, c_size_t, c_int]
 
+mmap = _with_errno.mmap
+mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_int64]
+mmap.restype = c_void_p
+
 dup3_with_gil = _held.dup3
 dup3_with_gil.argtypes = [c_int, c_int, c_int]
 

@@ -44,9 +44,9 @@ class Reads:
             unit: bytes, of which starts and lengths are multiples.
             to_end: go on behind the bytes that are needed, to see if the file has grown.
         """
-        self.got = np.zeros_like(needed)
-        self.errors = np.zeros_like(needed)
-        self._done = np.zeros(needed.shape, bool)  # it is complete, has failed, or ended before
+        self.got = np.zeros(needed.size, np.int64)
+        self.errors = np.zeros(needed.size, np.int64)
+        self._done = np.zeros(needed.size, bool)  # it is complete, has failed, or ended before
         self._by = read
         self._fds = np.asarray(fds)
         self._iovecs = iovecs
@@ -80,7 +80,7 @@ class Reads:
             # that may block decides; it does not block at the end of a file.
             whole = self.got == self._enough - 1
             self._done |= whole & (self.got % mmap.PAGESIZE != 0)
-            if (unsure := np.flatnonzero(whole & ~self._done)).size:
+            if not self._done.all() and (unsure := np.flatnonzero(whole & ~self._done)).size:
                 self._read(unsure, 0)
 
     def _read(self, indices: IntArray | slice, rw_flags: int) -> None:

@@ -118,7 +118,7 @@ class VersionedObjects:
         """Refuse ranges behind the ends of their containers, whose sizes are known."""
         samples = batch.samples
         sizes = self._sizes[self._catalog.files(samples)]
-        beyond = (self._catalog.starts(samples) + batch.sizes > sizes) & (batch.sizes > 0)
+        beyond = (batch.starts + batch.sizes > sizes) & (batch.sizes > 0)
         for slot in np.flatnonzero(beyond)[:1].tolist():
             raise outside_error(self._catalog, int(samples[slot]), int(sizes[slot]))
 

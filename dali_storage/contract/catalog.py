@@ -16,7 +16,7 @@ from .objects import Versions, scheme
 from .ranges import Ranges
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Catalog:
     """The samples in their order, in columns: 12 bytes per sample, and the names of the files.
 

@@ -14,6 +14,7 @@
     ├── UserWarning
     │   ├── CacheNotUsed            a cache of objects that cannot be read or written
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
+    │   ├── NotMapped               containers that are read, although they were to be mapped
     │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
     │   └── UntestedDali            a DALI newer than those that this package was tested with
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
@@ -100,6 +101,10 @@ class CacheNotUsed(UserWarning):
 
 class MapNotChecked(UserWarning):
     """The mapped file system is not mounted, so changes to its files cannot be detected."""
+
+
+class NotMapped(UserWarning):
+    """A reader that was to map containers reads them, so batches are copied as without it."""
 
 
 class NotPageLocked(UserWarning):

@@ -1,24 +1,15 @@
-"""The bytes of a batch in its buffer, and what a format makes of them."""
+"""What a format makes of the bytes of a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ._types import Buffer, IntArray
+from ._types import IntArray
 from .catalog import Catalog
-
-SMALL = 4096
-"""Bytes; to copy so few costs less than a tensor of DALI's."""
-
-Contents: TypeAlias = Sequence[Buffer] | NDArray[Any]
-"""The samples of a batch: an item of memory or an array each, or the rows of one array.
-
-Arrays are contiguous in C's order and in the byte order of the machine.
-"""
+from .views import Contents, Views
 
 
 class Output(NamedTuple):
@@ -31,6 +22,20 @@ class Output(NamedTuple):
 
     dtype: np.dtype[Any] | None = np.dtype(np.uint8)
     ndim: int | None = 1
+
+
+class Wanted(NamedTuple):
+    """The parts of samples that make all outputs of a batch.
+
+    Attributes:
+        starts: int64[n], bytes into the sample.
+        sizes: int64[n], bytes.
+        decode: the outputs, made of n views of these parts only.
+    """
+
+    starts: IntArray
+    sizes: IntArray
+    decode: Callable[[Views], Sequence[Contents]]
 
 
 class Format:
@@ -48,29 +53,23 @@ class Format:
     outputs: Sequence[Output] = (Output(),)
     labels: bool = True
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """The outputs of a batch, each with n samples. Called in a lane; must not block.
 
         Args:
             catalog: what the samples are from.
             delivered: int64[n], indices of delivered samples.
-            contents: the bytes of their `catalog.pieces_of()`: n * pieces items. Slices of one
-                buffer, which they keep alive; outputs may be views of them.
+            views: their `catalog.pieces_of()`: n * pieces parts of one buffer. Outputs may be
+                slices of it, which keep it alive.
 
         Raises:
             RecordError: the bytes of a sample are not of this format.
         """
-        return (contents,)
+        return (views.contents(),)
 
+    def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
+        """The parts of the pieces that are enough, or None if they are not known.
 
-def packed(items: Sequence[Any] | NDArray[Any], dtype: np.dtype[Any]) -> Contents:
-    """The bytes of n items as arrays of 1 dimension: one for all if they are small and equal."""
-    if isinstance(items, np.ndarray):
-        return np.ascontiguousarray(items).view(dtype)
-    size = len(items[0])
-    if size <= SMALL and all(len(item) == size for item in items):
-        shape = len(items), size // dtype.itemsize
-        return np.ndarray(shape, dtype, bytearray().join(items))
-    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
+        They are read alone where that costs less. The arguments are those of `decode()`.
+        """
+        return None

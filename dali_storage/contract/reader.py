@@ -14,6 +14,11 @@ For implementers:
   call has a lane number that no other running call has, so whatever belongs to a lane needs no
   lock. After `close()` neither is called, and `close()` is never called while one of them runs;
   `cancel()` may be. The constructor and `close()` usually run in the main thread.
+* **Views.** A reader that holds samples in host memory, or maps them, may say where they are by
+  `views()`, which is called in lanes, too. Nothing is copied then. Only of samples that are `hot()`
+  they are taken in the thread that asks for batches. Where outputs go to operators that might write
+  to them, the batch is copied: by `read()`, if that holds for all outputs. A subclass that has its
+  own `read()` and no `views()` is read.
 * **Memory.** When `read()` returns or raises, nothing may write to the buffer any more: the next
   batch may use it at once.
 * **Blocking.** A call that blocks must release the interpreter lock.
@@ -25,7 +30,8 @@ For implementers:
   on the machine is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
   files. Their sizes are known, so `sizes()` is not called, and each span in `Batch.spans` is one
-  contiguous read that fills all ranges in it. A container that is shorter than its
+  contiguous read that fills all ranges in it. A batch may want parts of ranges only; its `starts`
+  and `sizes` are those of the parts. A container that is shorter than its
   ranges, or that has been written or replaced since the reader first saw it, is a
   `ContainerChangedError`, raised before a byte of it is delivered.
 * **Objects.** A reader that sets `schemes` reads objects that URLs with these schemes name, such as
@@ -56,6 +62,7 @@ from .devices import DeviceStatus
 from .errors import BackendUnavailable
 from .objects import Remote
 from .ranges import GAP, Spans
+from .views import Views
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,15 +71,17 @@ class Batch:
 
     Attributes:
         samples: int64[n], catalog indices, in the order of the batch.
-        sizes: int64[n], bytes of each sample, exactly as `Reader.sizes()` returned them.
+        starts: int64[n], where in its file each sample starts, or the part of it that is wanted.
+        sizes: int64[n], bytes of each: of whole files exactly as `Reader.sizes()` returned them.
         offsets: int64[n], where each sample starts in `buffer`: bytes. Whole files start at
             multiples of `Reader.alignment` and do not overlap. Ranges may, and start within their
-            spans: congruent to their starts in the file modulo `Reader.unit`.
+            spans: congruent to `starts` modulo `Reader.unit`.
         buffer: memory from `Reader.allocate()`.
         spans: the reads that fill the samples. A whole file is one span.
     """
 
     samples: IntArray
+    starts: IntArray
     sizes: IntArray
     offsets: IntArray
     buffer: Buffer
@@ -107,6 +116,7 @@ class Reader(ABC):
         pinned: whether `allocate()` returns page-locked host memory (default: False).
         copying_lanes: how many turns there are. None (default): as many as DALI's threads leave
             processors over, at least one.
+        has_views: whether `views()` may say where samples are (default: False).
         yield_turn: set by the prefetcher; does nothing until then, nor if it is called again.
     """
 
@@ -121,6 +131,7 @@ class Reader(ABC):
     device: str = "cpu"
     gpu: int | None = None
     pinned: bool = False
+    has_views: bool = False
     yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
@@ -156,6 +167,25 @@ class Reader(ABC):
             OSError: a sample cannot be read; names its path. If several fail in the same way, it is
                 the first of the batch.
         """
+
+    def views(self, samples: IntArray, lane: int) -> Views | None:
+        """Where `samples` are in host memory that nobody writes to any more; None: read them.
+
+        It takes the place of `sizes()` and `read()`, and raises their errors. The memory stays as
+        it is while a slice of it is referred to, also after `close()`.
+        """
+        return None
+
+    def hot(self, samples: IntArray) -> bool:
+        """Whether `views()` of these samples is not None and does not block.
+
+        If so, both are called in the thread that asks for batches, usually the main thread, where a
+        Ctrl-C may interrupt them; `lane` is then the number of lanes.
+        """
+        return False
+
+    def without_views(self, why: str) -> None:  # noqa: B027  (most readers need not know)
+        """Called before the first batch if `views()` will not be; `why` may be told to the user."""
 
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate at least `nbytes` at an address that is a multiple of `alignment`.
@@ -205,7 +235,8 @@ class Reader(ABC):
     def devices(cls) -> Iterable[DeviceStatus]:
         """The devices of this machine that this backend could read or read into, for the doctor.
 
-        Devices are opened read-only for a moment, if at all.
+        An option that needs more than every machine has may be listed, too. Devices are opened
+        read-only for a moment, if at all.
         """
         return ()
 

@@ -25,7 +25,8 @@ from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListG
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
 from ..contract import cuda
-from ..contract.format import Contents, Output
+from ..contract.format import Output
+from ..contract.views import Contents
 from ..reading.buffers import Lease
 from ..reading.lanes import Gate, make_gate
 from ..reading.opening import Opening
@@ -147,18 +148,22 @@ class ReaderGroup:
             f"dali_storage.readers.{self.operator}"
         )
 
-    def start(self, pipeline: Pipeline, used: Container[int], gate: Gate | None) -> BatchStream:
+    def start(
+        self, pipeline: Pipeline, used: Container[int], decoded: Container[int], gate: Gate | None
+    ) -> BatchStream:
         """Open the source, unless it is open; then it may read.
 
         Which output each of the pipeline's inputs takes is noted, by name, and what keeps batches
-        until a GPU has read them, if they are page-locked. `used`: ids of the pipeline's operators.
+        until a GPU has read them, if they are page-locked. `used`: ids of the pipeline's operators;
+        `decoded`: of those whose output only decoders take.
         """
         if pipeline in self._started:
             return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
         settings = {"num_threads": pipeline.num_threads, "device_id": pipeline.device_id}
-        source.start(**settings, gate=gate)
+        views = [key for key, node in self._nodes.items() if id(node.source) in decoded]
+        source.start(**settings, gate=gate, views=[key for key in views if isinstance(key, int)])
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
         self._started[pipeline] = self._inputs(used), hold
         return source
@@ -193,13 +198,16 @@ class Delivery:
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
+        # GPU memory is DALI's own when it has been fed, and so are lists with DALI 1.53.
+        if source.stream is None and SEPARATE:
+            source.recent.append(outputs)
         feed = pipeline._pipe.SetExternalTLInput
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
-            self._steps.insert(0, partial(hold.add, batch.contents))
+            self._steps.insert(0, partial(hold.add, batch.outputs))
 
     def _output(self, source: BatchStream, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
         """DALI's list of an output, the stream to copy it on, and whether a kernel should copy."""
@@ -274,7 +282,29 @@ def start_all(pipeline: Pipeline) -> list[BatchStream]:
     """Open the sources of all readers of a pipeline, so that none waits for another to read."""
     used, groups = frozenset(map(id, pipeline._ops)), readers_of(pipeline).values()
     gate = make_gate() if len(groups) > 1 else None
-    return [group.start(pipeline, used, gate) for group in groups]
+    decoded = _only_decoded(pipeline)
+    return [group.start(pipeline, used, decoded, gate) for group in groups]
+
+
+def _only_decoded(pipeline: Pipeline) -> set[int]:
+    """The ids of operators whose output only decoders take, so that nobody can write to it.
+
+    Others may pass it on as it is, to a function of the user or as an output of the pipeline.
+    """
+    decoded, others = set[int](), {id(it.source) for it in pipeline._graph_outputs}
+    for each in pipeline._ops:
+        known = type(each._op)
+        decodes = f"{known.__module__}.{known.__name__}" in _DECODERS
+        (decoded if decodes else others).update(id(it.source) for it in each.inputs)
+    return decoded - others
+
+
+_DECODERS = {
+    f"nvidia.dali.ops.{room}.{name}"
+    for room in ("decoders", "experimental.decoders")
+    for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
+} | {"nvidia.dali.ops.PeekImageShape"}
+"""Not all of these modules: an operator of a plugin may be in them, too."""
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

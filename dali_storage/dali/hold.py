@@ -7,15 +7,15 @@ import functools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from nvidia.dali.backend import Pipeline as Executor
 
 from ..contract import cuda
-from ..contract.format import Contents
+from ..contract.views import Contents
 
-_Queued: TypeAlias = deque[tuple[Callable[[], None], Contents]]
+_Queued: TypeAlias = deque[tuple[Callable[[], None], Sequence[Contents]]]
 
 
 class Hold:
@@ -29,7 +29,7 @@ class Hold:
     def __init__(self, executor: Executor, gpu: int) -> None:
         """For the executor behind a pipeline on this GPU. No batch has been fed yet."""
         self._gpu = gpu
-        self._fed: deque[Contents] = deque()
+        self._fed: deque[Sequence[Contents]] = deque()
         self._queued: _Queued = deque()
         self.add = self._fed.append
         # The user may use outputs after the pipeline was dropped.

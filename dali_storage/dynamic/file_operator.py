@@ -63,7 +63,7 @@ class FileOperator:
                 "another reader"
             )
         batch = self._source.batch()
-        workspace.AddOutput(data_list(self._source, batch.contents)[0])
+        workspace.AddOutput(data_list(self._source, batch.outputs[0])[0])
         workspace.AddOutput(number_list(self._source.labels(batch)))
         self._source.position.seek(self._source.position.next + 1)
 

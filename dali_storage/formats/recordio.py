@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
-from ..contract.format import Contents, Format, Output, packed
+from ..contract.format import Format, Output
 from ..contract.ranges import Ranges
+from ..contract.views import SMALL, Contents, Views
 from .files import LOCAL, Files, sizes
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
@@ -105,13 +106,11 @@ class RecordIO(Format):
     outputs = (Output(), Output(np.dtype(np.float32)))
     labels = False
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Images, uint8, and labels, float32; raises RecordError for what is no such record."""
-        images, labels = [], []
+        images, labels, contents = [], [], views.slices()
         for slot, row in enumerate((delivered * catalog.pieces).tolist()):
-            pieces: Any = contents[slot * catalog.pieces : (slot + 1) * catalog.pieces]
+            pieces = contents[slot * catalog.pieces : (slot + 1) * catalog.pieces]
             some = [piece for piece in pieces if len(piece)]
             record = some[0] if len(some) == 1 else np.frombuffer(bytearray().join(some), np.uint8)
             try:
@@ -121,7 +120,16 @@ class RecordIO(Format):
                 raise RecordError(catalog.path(row), f"{what} index: make both anew") from None
             images.append(image)
             labels.append(label)
-        return packed(images, np.dtype(np.uint8)), packed(labels, np.dtype(np.float32))
+        return _packed(images, np.dtype(np.uint8)), _packed(labels, np.dtype(np.float32))
+
+
+def _packed(items: Sequence[Any], dtype: np.dtype[Any]) -> Contents:
+    """The bytes of n items as arrays of 1 dimension: one for all if they are small and equal."""
+    size = len(items[0])
+    if size <= SMALL and all(len(item) == size for item in items):
+        shape = len(items), size // dtype.itemsize
+        return np.ndarray(shape, dtype, bytearray().join(items))
+    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
 
 
 def parse(record: Any) -> tuple[Any, Any]:

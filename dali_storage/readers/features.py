@@ -9,7 +9,7 @@ from nvidia.dali import Pipeline, ops, tfrecord
 
 from ..dali.self_test import in_memory
 from ..formats.tfrecord import example
-from ..formats.tfrecord.features import FOOTER, HEADER, Feature
+from ..formats.tfrecord.record import FOOTER, HEADER, Feature
 
 _TFRecord = ops.readers.TFRecord
 """DALI's own: later, its name may stand for our reader, which would call itself."""

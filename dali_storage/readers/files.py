@@ -123,8 +123,9 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
         device="gpu"; `labels.gpu()` copies them.
 
         * data: the files' bytes; uint8, 1-D, of the file's size. Host memory that DALI shares and
-          does not copy. It is used again when the last output that refers to it is gone. With
-          device="gpu" it is GPU memory, which DALI copies once, within the GPU.
+          does not copy, except of files of up to 4 KiB that have one size. It is used again when
+          the last output that refers to it is gone. With device="gpu" it is GPU memory, which
+          DALI copies once, within the GPU.
         * labels: int32, shape (1,).
         * index: int64, shape (1,).
 

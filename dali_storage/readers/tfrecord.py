@@ -54,7 +54,8 @@ def tfrecord(
         A dictionary of nodes by the names in `features`, in their order; with `return_index`, it
         and the index: int64, shape (1,).
 
-        * of a string: its bytes; uint8, 1-D. Host memory that DALI shares and does not copy.
+        * of a string: its bytes; uint8, 1-D. Host memory that DALI shares. Strings of up to
+          4 KiB that have one size are copied.
         * of a FixedLenFeature of numbers: int64 or float32, of its shape. Values that are missing
           at the end are 0.
         * of a VarLenFeature: of shape (n,), or (n, *partial_shape).

@@ -31,6 +31,15 @@ class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """
 
 
+class _Loan(weakref.ref[Any]):
+    """Refers to a lease. When that dies, C code alone appends this to the idle buffers.
+
+    Batches die in the main thread, where a Ctrl-C would be lost in a callback written in Python.
+    """
+
+    arena: Buffer
+
+
 class BufferPool:
     """Buffers that are reused, because the page faults of a new one would cost every batch.
 
@@ -49,28 +58,35 @@ class BufferPool:
         self._capacity = 0
         # A deque, because its operations are atomic. A lock could deadlock: a lease may die in any
         # thread, also in this one, when the garbage collector runs inside of the pool.
-        self._idle: deque[tuple[Buffer, Callable[[], None] | None]] = deque()
+        self._idle: deque[_Loan | tuple[Buffer, Callable[[], None]]] = deque()
+        self._lent: dict[int, _Loan] = {}  # by id; also those that are idle
 
     def lease(self, nbytes: int) -> Buffer:
         """Lease at least `nbytes`. The buffer still contains bytes of an earlier batch."""
         arena: Any = self._take(nbytes)
         lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
-        finalize: Any = weakref.finalize
         if self._fence is None:
-            finalizer = finalize(lease, self._idle.append, (arena, None))
+            loan = _Loan(lease, self._idle.append)
+            loan.arena = arena
+            self._lent[id(loan)] = loan
         else:
-            finalizer = finalize(lease, _put_back, self._idle.append, arena, self._fence)
-        finalizer.atexit = False
+            finalize: Any = weakref.finalize
+            finalize(lease, _put_back, self._idle.append, arena, self._fence).atexit = False
         return lease
 
     def clear(self) -> None:
         """Free the buffers that are not leased."""
         self._idle.clear()
+        self._lent.clear()
 
     def _take(self, nbytes: int) -> Buffer:
         with contextlib.suppress(IndexError):  # none is idle
             while True:
-                arena, wait = self._idle.pop()
+                idle = self._idle.pop()
+                if isinstance(idle, _Loan):
+                    arena, wait = self._lent.pop(id(idle)).arena, None
+                else:
+                    arena, wait = idle
                 if arena.nbytes >= nbytes:  # drop buffers that are too small
                     if wait is not None:
                         wait()
@@ -86,7 +102,7 @@ class BufferPool:
         return self._allocate(capacity)
 
 
-def _put_back(append: Callable[[Any], None], arena: Buffer, fence: Fence) -> None:
+def _put_back(append: Callable[[tuple[Buffer, Any]], None], arena: Buffer, fence: Fence) -> None:
     # If no fence can be set, CUDA is shutting down or broken: the buffer is freed, which waits.
     with contextlib.suppress(Exception):
         append((arena, fence()))

@@ -139,16 +139,16 @@ class Lanes(Generic[Job]):
             while not self._closed:
                 self._bells[lane].get()
                 self._mine.has_turn = True
-                while (job := self._next_job(lane)) is not None:
-                    self._pass_gate()
-                    try:
+                try:
+                    while (job := self._next_job(lane)) is not None:
+                        self._pass_gate()
                         self._work(job, lane)
-                    finally:
-                        self._leave_gate()
-                    del job  # or it would keep its batch until the next one
+                        del job  # or it would keep its batch until the next one
+                finally:
+                    self._leave_gate()
 
     def _pass_gate(self) -> None:
-        if self._gate is not None:
+        if self._gate is not None and not _lane.inside:
             self._gate.get()
             _lane.inside = True
 

@@ -1,10 +1,12 @@
 """Reading ahead: owns the threads, the memory and the lifetimes, so that backends need not."""
 
 import contextlib
+import copy
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -12,11 +14,12 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.format import Contents, Format
+from ..contract.format import Format
 from ..contract.reader import Reader
+from ..contract.views import Contents, Views, copied
 from ..contract.waiting import take
 from ..order import Order
-from .batches import parts, read_batch, slices
+from .batches import read_batch
 from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
@@ -28,14 +31,12 @@ class LoadedBatch:
 
     Attributes:
         samples: int64[n], indices of delivered samples, see `Catalog`.
-        contents: the bytes of their pieces, as a `Format` gets them: slices of one leased buffer,
-            or one array: of host memory in the buffer, or a copy of small ranges.
         nbytes: the sum of the pieces' sizes.
-        outputs: what the format makes of them, each with n samples.
+        outputs: what the format makes of them, each with n samples: slices of one leased buffer,
+            or copies.
     """
 
     samples: IntArray
-    contents: Contents
     nbytes: int
     outputs: Sequence[Contents]
 
@@ -46,7 +47,7 @@ class ReaderStatistics:
 
     Attributes:
         batches: how many batches DALI took; those that it had to ask for twice count twice.
-        bytes: the sum of the sizes of their samples.
+        bytes: the sum of the sizes of their samples, or of the parts that were read of them.
         wait_seconds: how long, in all, the pipeline waited for the storage: from when DALI asked
             for a batch until it had been read. DALI asks ahead of the user, so a wait delays the
             training only when the pipeline's own queue runs empty.
@@ -94,21 +95,26 @@ class Prefetcher:
         dali_threads: int = 0,
         fmt: Format | None = None,
         gate: Gate | None = None,
+        views: Collection[int] = (),
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
         `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
         of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
-        they are the samples' bytes. `gate` is for cooperative readers
-        that set no `copying_lanes`.
+        they are the samples' bytes. `gate` is for cooperative readers that set no `copying_lanes`.
+        `views`: the numbers of the outputs that may be the reader's own memory, because nobody
+        writes to them.
         """
         self._catalog = catalog
-        self._divide = slices if catalog.ranges is None else parts
-        self._decode = (fmt or Format()).decode
+        self._format = fmt or Format()
         self._reader = reader
         self._order = order
         self._depth = max(depth, reader.lanes)
         self._pool = pool or BufferPool(reader.allocate)
+        self._views = views if reader.has_views else ()
+        # For batches without a lane. The lanes' own goes ahead of it.
+        self._first_order = copy.deepcopy(order) if self._views else None
+        self._own_order: Order | None = None
         self._ahead: dict[int, _Job] = {}
         self._batches = self._bytes = self._ready = 0
         self._wait_seconds = 0.0
@@ -126,14 +132,22 @@ class Prefetcher:
 
         The batches that follow it by `successor` are read ahead.
         """
-        ready = self.read_ahead(index, successor)
-        job = self._ahead[index]
+        samples = None if index in self._ahead else self._hot_samples(index)
+        ready = self._submit_ahead(index, successor) if samples is None else self._depth
         asked = time.perf_counter()
         try:
-            if job.outcome is None:
-                take(job.done)
+            batch = self._awaited(index) if samples is None else self._read_hot(samples)
         finally:
             self._wait_seconds += time.perf_counter() - asked
+        self._ready += ready
+        self._bytes += batch.nbytes
+        self._batches += 1
+        return batch
+
+    def _awaited(self, index: int) -> LoadedBatch:
+        job = self._ahead[index]
+        if job.outcome is None:
+            take(job.done)
         # Not after a Ctrl-C: the batch is still being read, and will be needed.
         self._ahead.pop(index, None)  # a lane that closes clears it
         if isinstance(job.outcome, Exception):
@@ -142,9 +156,6 @@ class Prefetcher:
             finally:
                 del job  # the error keeps this frame, and the job the error
         assert job.outcome is not None
-        self._ready += ready
-        self._bytes += job.outcome.nbytes
-        self._batches += 1
         return job.outcome
 
     @property
@@ -172,23 +183,38 @@ class Prefetcher:
         self._ahead.clear()
         self._pool.clear()
 
-    def read_ahead(self, index: int, successor: Callable[[int], int]) -> int:
-        """Have batch `index` and those that follow it read, and do not wait for them.
+    def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
+        """Have batch `index` and those that follow it read, and do not wait for them."""
+        if self._hot_samples(index) is None:
+            self._submit_ahead(index, successor)
 
-        Returns how many of them had been read already.
-        """
-        wanted = {index: None}  # in order
+    def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
+        """Returns how many of them had been read already."""
+        wanted, last = {index: None}, index  # in order
         for _ in range(self._depth):
-            index = successor(index)
-            wanted[index] = None
+            last = successor(last)
+            wanted[last] = None
         for passed in self._ahead.keys() - wanted:
             self._ahead.pop(passed).wanted = False
         ready = sum([isinstance(job.outcome, LoadedBatch) for job in self._ahead.values()])
         for new in (new for new in wanted if new not in self._ahead):
+            if new != index and self._hot_samples(new) is not None:
+                break  # it needs no lane, and in most cases those after it
             job = _Job(new)
             self._lanes.submit(job)
             self._ahead[new] = job
         return ready
+
+    def _hot_samples(self, index: int) -> IntArray | None:
+        """The samples of a batch that needs no lane; None if it does."""
+        if self._first_order is None:
+            return None
+        # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
+        order, self._own_order = self._own_order, None
+        order = order or copy.deepcopy(self._first_order)
+        samples = order.batch(index)
+        self._own_order = order
+        return samples if self._reader.hot(self._catalog.pieces_of(samples)) else None
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
@@ -210,17 +236,42 @@ class Prefetcher:
         finally:
             del job
 
+    def _read_hot(self, samples: IntArray) -> LoadedBatch:
+        while self._ahead:  # they were passed
+            self._ahead.popitem()[1].wanted = False
+        handled = sys.exception()
+        try:
+            return self._read(samples, self._reader.lanes)
+        except Exception as error:
+            _clear_frames(error, handled)
+            raise
+
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         pieces = self._catalog.pieces_of(samples)
-        batch = read_batch(self._reader, self._catalog, pieces, self._pool.lease, lane)
-        contents = self._divide(batch.buffer, batch.offsets, batch.sizes)
-        outputs = self._decode(self._catalog, samples, contents)
-        return LoadedBatch(samples, contents, int(np.add.reduce(batch.sizes)), outputs)
+        own = views = self._reader.views(pieces, lane) if self._views else None
+        wanted = None
+        if views is None:
+            if not self._reader.schemes:  # a cache of objects has whole samples
+                wanted = self._format.wanted(self._catalog, samples)
+            lease = self._pool.lease
+            batch = read_batch(self._reader, self._catalog, pieces, lease, lane, wanted)
+            views = Views(batch.buffer, batch.offsets, batch.sizes)
+        if wanted is not None and views.sizes is wanted.sizes:
+            outputs = wanted.decode(views)
+        else:
+            outputs = self._format.decode(self._catalog, samples, views)
+        if own is not None:
+            numbered = enumerate(outputs)
+            outputs = [it if n in self._views else copied(it) for n, it in numbered]
+        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
 
 
-def _clear_frames(error: BaseException | None) -> None:
-    """Clear the frames of an error and of those that led to it: locals keep the buffer alive."""
-    while error is not None:
+def _clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:
+    """Clear the frames of an error and of those that led to it: locals keep the buffer alive.
+
+    Not those of one that the caller has `handled` and of those before.
+    """
+    while error is not handled and error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 

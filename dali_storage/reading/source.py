@@ -3,7 +3,8 @@
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,8 @@ from .opening import Opening
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
 
+_RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
+
 
 class BatchStream:
     """An endless stream of full batches.
@@ -44,6 +47,9 @@ class BatchStream:
         ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
         pinned: whether batches are in page-locked host memory; known after `start()`.
+        recent: what DALI was given of the last batches; empty after `close()`. DALI drops its
+            references in a thread of its own, and waits for the interpreter lock if one is the
+            last. These outlive them and are dropped in the thread that asks for batches.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
     """
@@ -64,6 +70,7 @@ class BatchStream:
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
         self.ended: str | None = None
+        self.recent: deque[object] = deque(maxlen=_RECENT)
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -124,16 +131,28 @@ class BatchStream:
                 f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
             )
 
-    def start(self, *, num_threads: int, device_id: int | None, gate: Gate | None = None) -> None:
+    def start(
+        self,
+        *,
+        num_threads: int,
+        device_id: int | None,
+        gate: Gate | None = None,
+        views: Collection[int] = (),
+    ) -> None:
         """Open the backend, unless it is open; then `batch()` may be called.
 
-        The arguments are those of the pipeline; its readers share the `gate`.
+        The arguments are those of the pipeline; its readers share the `gate`. `views`: the
+        numbers of the outputs of the format that nobody can write to, so they may be memory of the
+        backend, unless batches are page-locked.
         """
         self._refuse_fork()
         self._refuse_ended()
         self.require_gpu(device_id)
         catalog, reader = self.open()
         pool = self._make_pool(reader, device_id)
+        if reader.has_views and (why := self._why_not_views(reader, views)):
+            reader.without_views(f"{self}: {why}")
+            views = ()
         self._prefetcher = Prefetcher(
             catalog,
             reader,
@@ -143,8 +162,21 @@ class BatchStream:
             dali_threads=num_threads,
             fmt=self.fmt,
             gate=gate,
+            views=views,
         )
         self._close_when_collected(self._prefetcher.close)
+
+    def _why_not_views(self, reader: Reader, views: Collection[int]) -> str:
+        """Why no output may be memory of the backend; empty if `views` may."""
+        if self.pinned:
+            return "its buffers are page-locked for the GPU, unless pinned=False"
+        if self.stream is not None:
+            return "batches are in GPU memory"
+        if _reads_anew(type(reader)):
+            return f"{type(reader).__name__} has its own read() and no views()"
+        if not views:
+            return "other operators than decoders take its outputs, and might write to them"
+        return ""
 
     def read_ahead(self) -> None:
         """Begin to read the batch at the position, and those after it; do not wait for them."""
@@ -226,6 +258,7 @@ class BatchStream:
             _, close, arguments, _ = todo
             close(*arguments)
             self._finalizer.detach()  # not before: after a Ctrl-C there is more to close
+        self.recent.clear()
 
     def end(self, error: Exception) -> None:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
@@ -304,3 +337,9 @@ def _close_in(process: int, close: Callable[[], None]) -> None:
     """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
         close()
+
+
+def _reads_anew(kind: type[Reader]) -> bool:
+    """Whether a class has its own `read()` and `views()` of a base, which would bypass it."""
+    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
+    return names[0] == "read"

@@ -128,6 +128,26 @@ class SnapshotReaderTests:
         chosen = np.array(samples, np.int64)
         assert read(reader, chosen, catalog) == [contents[sample] for sample in chosen]
 
+    @pytest.mark.parametrize("in_main_thread", [False, True])
+    def test_views_are_the_bytes_of_the_files_and_outlive_the_reader(
+        self, reader: Reader, contents: list[bytes], in_main_thread: bool
+    ) -> None:
+        """If there are any: where the reader holds samples in memory."""
+        samples = np.array([5, 0, 12, 5, 1])
+        if in_main_thread and not reader.hot(samples):
+            return
+        lane = reader.lanes if in_main_thread else 0
+        views = (lambda call: call() if in_main_thread else in_lane(call))(
+            partial(reader.views, samples, lane)
+        )
+        if views is None:
+            assert not reader.hot(samples)
+            return
+        slices = views.slices()
+        del views
+        reader.close()
+        assert [bytes(each) for each in slices] == [contents[sample] for sample in samples]
+
     def test_a_batch_of_one_sample(
         self, reader: Reader, catalog: Catalog, contents: list[bytes]
     ) -> None:

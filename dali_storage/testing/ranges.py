@@ -17,7 +17,9 @@ import pytest
 
 from ..contract.catalog import Catalog
 from ..contract.errors import ContainerChangedError, StaleMapError
+from ..contract.format import Wanted
 from ..contract.reader import Reader
+from ..contract.views import Views
 from .contract import SnapshotReaderTests, only
 from .probes import raises_naming
 from .reading import fill, make_batch, read
@@ -46,6 +48,19 @@ class SnapshotRangeTests(SnapshotReaderTests):
         assert read(reader, np.array([0]), catalog) == [b""]
         assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
         assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
+
+    @only("ranges")
+    def test_parts_of_ranges_are_read(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        samples = np.array([2, 12, 0, 11, 2, 10])
+        whole = [contents[sample] for sample in samples]
+        starts = np.array([len(content) // 3 for content in whole])
+        sizes = np.array([len(content) // 2 for content in whole])
+        parts = Wanted(starts, sizes, Views.slices)
+        slices = map(slice, starts.tolist(), (starts + sizes).tolist())
+        expected = [content[part] for content, part in zip(whole, slices, strict=True)]
+        assert read(reader, samples, catalog, wanted=parts) == expected
 
     @only("ranges")
     def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:

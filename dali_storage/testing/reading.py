@@ -12,6 +12,7 @@ import numpy as np
 
 from ..contract._types import Buffer, IntArray
 from ..contract.catalog import Catalog
+from ..contract.format import Wanted
 from ..contract.reader import Batch, Reader
 from ..reading import batches
 
@@ -47,6 +48,7 @@ def make_batch(
     gap: int = 0,
     lane: int = 0,
     buffer: Buffer | None = None,
+    wanted: Wanted | None = None,
 ) -> Batch:
     """A batch of `samples` in `buffer` or a new one; a catalog of ranges must be given.
 
@@ -60,7 +62,7 @@ def make_batch(
         room = nbytes
         return np.empty(0, np.uint8)
 
-    batch = in_lane(partial(batches.make_batch, reader, catalog, samples, note, lane))
+    batch = in_lane(partial(batches.make_batch, reader, catalog, samples, note, lane, wanted))
     starts = batch.spans.offsets
     shifts: IntArray = gap * np.arange(1, starts.size + 1)
     memory = reader.allocate(room + gap * (starts.size + 1)) if buffer is None else buffer
@@ -89,9 +91,10 @@ def read(
     *,
     lane: int = 0,
     buffer: Buffer | None = None,
+    wanted: Wanted | None = None,
 ) -> list[bytes]:
-    """The bytes of `samples`; a catalog of ranges must be given."""
-    batch = make_batch(reader, samples, catalog, lane=lane, buffer=buffer)
+    """The bytes of `samples`, or of parts of them; a catalog of ranges must be given."""
+    batch = make_batch(reader, samples, catalog, lane=lane, buffer=buffer, wanted=wanted)
     fill(reader, batch, lane)
     ends = batch.offsets + batch.sizes
     pieces = zip(batch.offsets.tolist(), ends.tolist(), strict=True)

@@ -58,6 +58,18 @@ def test_records_of_one_size_come_from_given_contents_which_are_not_copied(recor
         assert read(reader, np.array([11]), catalog) == [b"\1" * RECORD]
 
 
+def test_given_contents_are_copied_and_files_are_not(records, tmp_path):
+    catalog, contents = records
+    with MemoryReader(catalog, contents=contents) as reader:
+        assert not reader.has_views
+        assert reader.views(np.arange(3), 0) is None
+        assert not reader.hot(np.arange(3))
+    (tmp_path / "x").write_bytes(b"some bytes")
+    with MemoryReader(Catalog.from_names([os.fsencode(tmp_path / "x")], ())) as reader:
+        assert reader.has_views
+        assert reader.hot(np.zeros(1, np.int64))
+
+
 def test_closing_forgets_the_contents(records):
     catalog, contents = records
     reader = MemoryReader(catalog, contents=contents)

@@ -19,8 +19,14 @@ from tests.kit.process import started
 from tests.kit.tiers import by_tier
 
 SOME_CONTAINERS = [  # the others begin with make test-all
-    *("dali-webdataset", "webdataset", "webdataset-memory", "webdataset-samples"),
-    *("dali-tfrecord", "tfrecord", "records", "records-memory"),
+    *(
+        "dali-webdataset",
+        "webdataset",
+        "webdataset-mmap",
+        "webdataset-memory",
+        "webdataset-samples",
+    ),
+    *("dali-tfrecord", "tfrecord", "tfrecord-mmap", "records", "records-memory"),
 ]
 FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
 

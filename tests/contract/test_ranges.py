@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.cuda import DeviceBuffer
 from dali_storage.contract.ranges import Ranges, lay_out
-from dali_storage.reading.batches import make_batch, parts
+from dali_storage.contract.views import Views
+from dali_storage.reading.batches import make_batch
 
 NEAR = 4096
 FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]
@@ -140,7 +141,7 @@ class OnlySlices:
 
 def test_small_ranges_in_gpu_memory_stay_where_they_are():
     offsets, memory = np.array([8, 0, 4]), cast(DeviceBuffer, OnlySlices())
-    assert parts(memory, offsets, np.array([4, 4, 4])) == [(8, 12), (0, 4), (4, 8)]
+    assert Views(memory, offsets, np.array([4, 4, 4])).contents() == [(8, 12), (0, 4), (4, 8)]
 
 
 def test_positions_beyond_32_bits_are_exact():

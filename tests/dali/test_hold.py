@@ -44,7 +44,7 @@ def take_by_sharing(pipeline):
 def test_dali_lets_go_of_page_locked_batches_whose_outputs_are_taken(
     gpus, late_gpu, tree, take, exec_dynamic
 ):
-    pipeline = pipeline_of(tree(10, sizes=(100,)), exec_dynamic)
+    pipeline = pipeline_of(tree(10, sizes=(100, 200)), exec_dynamic)
     for _ in range(50):
         take(pipeline)
     assert 3 < len(gpus.registered) <= 3 + 2 + 1 + 3

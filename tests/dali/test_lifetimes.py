@@ -1,6 +1,7 @@
 """What a pipeline with our reader holds, for how long, and what is left of it."""
 
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -112,6 +113,19 @@ def test_a_dropped_pipeline_is_closed_at_once(tree, make, batches):
         del pipeline
         assert lanes() <= before
         assert descriptors(below=root) == set()
+
+
+@pytest.mark.dali("2.0", "its lists of tensors are copies")
+def test_the_lists_of_four_batches_are_kept_until_the_pipeline_is_dropped(tree):
+    """So they die in the main thread, and not in a thread of DALI that waits for Python."""
+    pipeline = build(readers.file, file_root=str(tree(20)), name="R")
+    take(pipeline, 6)
+    recent = group.readers_of(pipeline)["R"].source(pipeline).recent
+    lists = [weakref.ref(each) for outputs in recent for each, *_ in outputs.values()]
+    assert len(lists) == 8
+    with without_collector():
+        del pipeline, recent
+        assert {each() for each in lists} == {None}
 
 
 def test_a_pipeline_whose_definition_fails_leaves_nothing_open(tree):

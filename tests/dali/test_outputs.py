@@ -1,13 +1,14 @@
 """Readers of any number of outputs in DALI's pipelines: names, seeds, shapes."""
 
+import ctypes
 import mmap
 from functools import partial
 
 import numpy as np
 import pytest
-from nvidia.dali import fn, types
+from nvidia.dali import fn, ops, types
 
-from dali_storage import dali
+from dali_storage import dali, readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
@@ -16,7 +17,7 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
-from tests.kit.containers import write_numbered_tars
+from tests.kit.containers import write_numbered_tars, write_tar
 from tests.kit.dali import both, pipeline_of
 
 # --- Names and seeds -----------------------------------------------------------------------------
@@ -103,7 +104,8 @@ class Numbers(Format):
         Output(),
     )
 
-    def decode(self, catalog, delivered, contents):
+    def decode(self, catalog, delivered, views):
+        contents = views.contents()
         values = [int(np.frombuffer(content, np.int32)[0]) for content in contents]
         if 13 in values and FAILS:
             raise RecordError(catalog.path(13), "sample 13: bad luck; take another one")
@@ -117,6 +119,71 @@ class Numbers(Format):
 
 
 FAILS: list[bool] = []
+IN_A_MODULE_OF_DECODERS = {"__module__": "project.decoders"}
+
+
+def add_one(array):
+    array += 1
+    return array
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda data: data,
+        lambda data: fn.reinterpret(data, dtype=types.UINT8),
+        lambda data: fn.python_function(data, function=add_one),
+        lambda data: type("Image", (ops.PythonFunction,), IN_A_MODULE_OF_DECODERS)(add_one)(data),
+    ],
+    ids=["output", "passed on", "function", "class"],
+)
+@pytest.mark.parametrize("sizes", [(5000, 6000), (5000,)], ids=["samples", "array"])
+@pytest.mark.parametrize("exec_dynamic", [False, True])
+def test_nobody_can_write_to_files_that_are_held_in_memory(tree, use, sizes, exec_dynamic):
+    root = str(tree(4, sizes=sizes))
+
+    def define():
+        data, labels = readers.file(file_root=root, backend="memory")
+        return use(data), labels
+
+    pipeline = pipeline_of(define, exec_dynamic=exec_dynamic)
+    epochs = []
+    for _ in range(4):
+        data, _ = pipeline.run()
+        epochs.append([np.array(data[slot]).tobytes() for slot in range(4)])
+        for slot in range(4):
+            ctypes.memset(data[slot].data_ptr(), 7, 5000)
+    assert epochs == epochs[:1] * 4
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["decoded, too", "beside a decoded one"])
+def test_a_function_changes_no_image_that_is_held_in_memory(jpegs, tmp_path, number):
+    image = next(jpegs.rglob("*.jpg")).read_bytes()
+    members = [("0.jpg", image), ("0.txt", bytes(5000)), ("1.jpg", image), ("1.txt", bytes(6000))]
+    arguments = {"paths": str(write_tar(tmp_path / "x.tar", members)), "ext": ["jpg", "txt"]}
+
+    def define():
+        outputs = readers.webdataset(**arguments, backend="memory")
+        changed = fn.python_function(outputs[number], function=add_one)
+        return fn.decoders.image(outputs[0]), changed
+
+    pipeline = pipeline_of(define, 2)
+    epochs = [[np.array(each[1]).tolist() for each in pipeline.run()] for _ in range(3)]
+    assert epochs == epochs[:1] * 3
+
+
+def test_images_held_in_memory_are_decoded_without_a_copy(jpegs, monkeypatch):
+    def decoded(file, **arguments):
+        def define():
+            data, labels = file(file_root=str(jpegs), **arguments)
+            return fn.decoders.image(data), fn.peek_image_shape(data), labels
+
+        outputs = pipeline_of(define).run()
+        return [np.array(each[slot]).tolist() for each in outputs for slot in range(4)]
+
+    expected = decoded(fn.readers.file)
+    monkeypatch.setattr(MemoryReader, "read", None)
+    assert decoded(readers.file, backend="memory") == expected
 
 
 @pytest.fixture

@@ -99,10 +99,13 @@ def of_protobuf(data):
 def ours(data, walk=example.find):
     """What we read, with values decoded one by one."""
     try:
-        found = walk(memoryview(bytearray(data)), Every())
+        found = walk(memoryview(data), Every())
     except MalformedError:
         return None
-    return {name.decode(): (kind, decoded(kind, data)) for name, (kind, data) in found.items()}
+    return {
+        name.decode(): (kind, decoded(kind, [data[start:stop] for start, stop in parts]))
+        for name, (kind, parts) in found.items()
+    }
 
 
 def decoded(kind, values):

@@ -56,6 +56,11 @@ def room_for(files: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
+def is_mapped(path: bytes) -> bool:
+    """Whether a file is in the memory of this process."""
+    return path in Path("/proc/self/maps").read_bytes()
+
+
 def threads() -> set[threading.Thread]:
     """The threads of this process. Compare with `<=`: those of earlier tests may end any time."""
     return {*threading.enumerate()}

@@ -15,14 +15,15 @@ from nvidia.dali import Pipeline, fn
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
+from dali_storage.contract.views import Views
 from dali_storage.dali import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
-from dali_storage.reading.batches import slices
 from dali_storage.reading.buffers import BufferPool
 from tests.kit.parity import build, take
 from tests.kit.process import open_files
 from tests.kit.stand_ins import Unpickled
+from tests.kit.views import views_of
 
 TYPES = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
 
@@ -185,9 +186,7 @@ def decoded(fmt, contents, pool=None):
     buffer = pool.lease(int(offsets[-1] + sizes[-1]))
     for offset, content in zip(offsets.tolist(), contents, strict=True):
         buffer[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
-    (found,) = fmt.decode(
-        catalog(len(sizes)), np.arange(len(sizes)), slices(buffer, offsets, sizes)
-    )
+    (found,) = fmt.decode(catalog(len(sizes)), np.arange(len(sizes)), Views(buffer, offsets, sizes))
     return found, buffer
 
 
@@ -374,8 +373,8 @@ def test_lanes_agree_on_one_kind():
             return b"%d.npy" % sample
 
     def decode(sample):
-        memory = memoryview(content_of(np.ones(sample + 1, f"f{4 + 4 * sample}")))
-        fmt.decode(Slow(), np.array([sample]), [memory])
+        views = views_of([content_of(np.ones(sample + 1, f"f{4 + 4 * sample}"))])
+        fmt.decode(Slow(), np.array([sample]), views)
 
     with ThreadPoolExecutor(2) as pool:
         outcomes = [pool.submit(decode, sample) for sample in (0, 1)]

@@ -7,21 +7,24 @@ import sys
 import tempfile
 from random import Random
 
+import google_crc32c
 import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.ops import _OpCounter
 from nvidia.dali.tfrecord import FixedLenFeature, VarLenFeature, float32, int64, string
 
+import dali_storage
 from dali_storage import readers
 from dali_storage.cli.index import main
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, RecordError
 from dali_storage.dali import group
+from dali_storage.formats.tfrecord import example as example_module
 from dali_storage.formats.tfrecord import index as tfrecord_index
-from dali_storage.formats.tfrecord.features import Feature, TfRecord
+from dali_storage.formats.tfrecord.features import TfRecord
+from dali_storage.formats.tfrecord.record import Feature
 from dali_storage.readers.features import describe
-from dali_storage.reading.batches import parts
 from dali_storage.reading.buffers import Lease
 from tests.kit import parity
 from tests.kit.containers import (
@@ -34,6 +37,7 @@ from tests.kit.containers import (
 )
 from tests.kit.parity import numbers, take
 from tests.kit.process import descriptors
+from tests.kit.views import views_of
 
 STRING = FixedLenFeature((), string, "")
 NUMBER = FixedLenFeature((), int64, 0)
@@ -202,6 +206,19 @@ def test_a_wrong_checksum_is_refused_only_if_verified(position, what, tmp_path):
     assert error.value.filename == str(path)
 
 
+def test_a_record_is_verified_whenever_it_is_read():
+    record = tf_record(FINE)
+    fmt, catalog = (
+        TfRecord({"a": Feature(UINT8)}, google_crc32c.value),
+        Catalog.from_names([b"x"], [0]),
+    )
+    for _ in range(2):
+        (strings,) = fmt.decode(catalog, np.array([0]), views_of([record]))
+        assert [bytes(each) for each in strings] == [b"finest"]
+    with pytest.raises(RecordError, match="checksum of its data is wrong"):
+        fmt.decode(catalog, np.array([0]), views_of([record.replace(b"finest", b"fimest")]))
+
+
 def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     with pytest.raises(BackendUnavailable, match="google-crc32c; pip install google-crc32c"):
@@ -360,12 +377,9 @@ def test_an_index_takes_12_bytes_a_record(tmp_path):
 
 def decode(records, features, kind=np.ndarray):
     """The buffer of a batch, and the outputs."""
-    sizes = np.array([len(record) for record in records])
-    starts = np.cumsum(sizes) - sizes
-    buffer = np.frombuffer(bytearray().join(records), np.uint8).view(kind)
+    views = views_of(records, kind)
     catalog = Catalog.from_names([b"x"] * len(records), range(len(records)))
-    contents = parts(buffer, starts, sizes)
-    return buffer, [*TfRecord(features).decode(catalog, np.arange(len(records)), contents)]
+    return views.buffer, [*TfRecord(features).decode(catalog, np.arange(len(records)), views)]
 
 
 def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array():
@@ -391,6 +405,74 @@ def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array():
     assert integers.tolist() == [0, 1, 2, 3]
     assert floats.tolist() == [[0, 1.5], [1, 1.5], [2, 1.5], [3, 1.5]]
     assert [each.tolist() for each in lists] == [[], [0], [0, 1], [0, 1, 2]]
+
+
+def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypatch):
+    def records(first):
+        numbered = (
+            {"a": bytes_feature([b"%d" % n * (5000 + n)]), "n": int64_feature([n, 7])}
+            for n in range(first, first + 4)
+        )
+        return [tf_record(example(each)) for each in numbered]
+
+    def decoded(fmt, content, batch=(2, 0, 3, 0)):
+        batch = np.array(batch)
+        strings, integers = fmt.decode(catalog, batch, views_of([content[row] for row in batch]))
+        return [bytes(each) for each in strings], [each.tolist() for each in integers]
+
+    parsed = []
+    find = example_module.find
+    monkeypatch.setattr(example_module, "find", lambda *it: parsed.append(1) or find(*it))
+    catalog = Catalog.from_names([b"x"] * 4, range(4))
+    fixed = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, (2,))})
+    for first, count in (1, 4), (1, 4), (1, 4), (5, 8), (5, 12):
+        expected = [first + row for row in (2, 0, 3, 0)]
+        assert decoded(fixed, records(first)) == (
+            [b"%d" % n * (5000 + n) for n in expected],
+            [[n, 7] for n in expected],
+        )
+        assert len(parsed) == count, "of what was written anew, nothing is remembered any more"
+    some_known, content = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, (2,))}), records(1)
+    for batch in (0, 1), (1, 2), (3, 0):
+        assert decoded(some_known, content, batch)[1] == [[1 + row, 7] for row in batch]
+    variable = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, fixed=False)})
+    large = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, (100,))})
+    for fmt in (variable, large):
+        parsed.clear()
+        assert decoded(fmt, records(1)) == decoded(fmt, records(1))
+        assert len(parsed) == 8
+
+
+@pytest.mark.parametrize("options", [{}, {"direct": True}], ids=["buffered", "direct"])
+@pytest.mark.parametrize("verify", [False, True])
+def test_later_epochs_read_the_wanted_features_only(write, options, verify):
+    """As far as that saves more than a page a record, and nothing has to be verified."""
+    payloads = [
+        example(
+            {
+                "a": bytes_feature([b"%d" % n * 900]),
+                "b": bytes_feature([b"x" * (20_000 + n)]),
+                "n": int64_feature([n]),
+                "c": bytes_feature([b"%d" % n * (3 + n)]),
+            }
+        )
+        for n in range(8)
+    ]
+    path = write(*payloads)
+    arguments = {
+        "path": path,
+        "index_path": path.replace("tfrecord", "idx"),
+        "random_shuffle": True,
+        "seed": 1,
+    }
+    features = {"a": STRING, "n": NUMBER}
+    expected = take(build(4, fn.readers.tfrecord, features=features, **arguments), 8)
+    arguments |= {"verify": verify, "backend_options": options, "name": "R"}
+    pipeline = build(4, features=features, **arguments)
+    assert take(pipeline, 8) == expected
+    statistics = dali_storage.statistics(pipeline, "R")
+    each = statistics.bytes / statistics.batches / 4
+    assert (each > 20_000) == verify
 
 
 def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():

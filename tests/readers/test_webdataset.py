@@ -17,6 +17,7 @@ from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats.tar import webdataset
 from tests.kit.containers import index_by_wds2idx, write_numbered_tars, write_tar
 from tests.kit.parity import contents, take
+from tests.kit.views import views_of
 from tests.kit.webdataset import MEMBERS, build, find
 
 # --- arguments -----------------------------------------------------------------------------------
@@ -95,19 +96,19 @@ def test_small_samples_of_one_size_are_one_array(tar):
     catalog = find([tar], None, [b"jpg", b"cls", b"txt"])
     fmt = webdataset.WebDataset([np.dtype(t) for t in ("u1", "<i2", "u1")])
     data = [b"one", b"0001", b"", b"two!", b"0002", b"text"]
-    jpg, cls, txt = fmt.decode(catalog, np.arange(2), [memoryview(each) for each in data])
+    jpg, cls, txt = fmt.decode(catalog, np.arange(2), views_of(data))
     assert [bytes(each) for each in jpg] == [b"one", b"two!"]
     assert isinstance(cls, np.ndarray)
     assert (cls.dtype, cls.tolist()) == (np.int16, [[0x3030, 0x3130], [0x3030, 0x3230]])
     assert [bytes(each) for each in txt] == [b"", b"text"]
-    both = np.frombuffer(b"aaaabbbbccccddddeeeeffff", np.uint8).reshape(6, 4)
-    outputs = fmt.decode(catalog, np.arange(2), both)
+    both = b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"
+    outputs = fmt.decode(catalog, np.arange(2), views_of(both))
     assert [np.asarray(each).tobytes() for each in outputs] == [
         b"aaaadddd",
         b"bbbbeeee",
         b"ccccffff",
     ]
-    large = [memoryview(bytes(5000))] * 6
+    large = views_of([bytes(5000)] * 6)
     assert not any(
         isinstance(each, np.ndarray) for each in fmt.decode(catalog, np.arange(2), large)
     )

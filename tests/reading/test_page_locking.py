@@ -24,7 +24,7 @@ def test_with_a_gpu_every_buffer_is_page_locked_once(opener, gpus, pinned, devic
     source = opener.start(device_id, pinned=pinned)
     assert source.pinned
     assert source.stream is None
-    contents = source.batch().contents
+    contents = source.batch().outputs[0]
     memory = contents[1]
     start = address_of(np.frombuffer(memory.obj, np.uint8))
     assert any(0 <= start - base < nbytes for base, nbytes in gpus.registered.items())
@@ -111,7 +111,7 @@ def test_memory_that_its_reader_has_page_locked_is_left_alone(opener, gpus, pinn
 def test_batches_in_gpu_memory_come_with_a_stream(opener, gpus):
     opener.device, opener.change = "gpu", lambda reader: put_on_gpu(reader, 1)
     source = opener.start(1)
-    contents = [*source.batch().contents]
+    contents = [*source.batch().outputs[0]]
     assert [it.tobytes() for it in contents] == list(map(content, range(4)))
     assert {it.gpu for it in contents} == {1}
     assert source.stream is not None
@@ -134,3 +134,32 @@ def test_another_gpu_than_that_of_the_pipeline_is_refused(opener, gpus, device_i
         opener.start(device_id)
     gc.collect()
     assert opener.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("device_id", "pinned", "views", "own", "told"),
+    [
+        (None, None, [0], {}, []),
+        (0, False, [0], {}, []),
+        (0, None, [0], {}, ["page-locked for the GPU, unless pinned=False"]),
+        (None, None, [], {}, ["other operators than decoders take its outputs"]),
+        (None, None, [0], {"read": lambda *_: None}, ["Own has its own read() and no views()"]),
+    ],
+)
+@pytest.mark.usefixtures("gpus")
+def test_a_reader_is_told_why_its_views_are_not_asked_for(
+    opener, device_id, pinned, views, own, told
+):
+    asked, why = [], []
+
+    def change(reader):
+        views = {"views": lambda _, samples, lane: asked.append(lane), "has_views": True}
+        reader.__class__ = type("Own", (type("Held", (type(reader),), views),), own)
+        reader.without_views = why.append
+
+    opener.change = change
+    source = opener.make(pinned=pinned)
+    source.start(num_threads=1, device_id=device_id, views=views)
+    source.batch()
+    assert bool(asked) != bool(told)
+    assert [text in each for text, each in zip(told, why, strict=True)] == [True] * len(told)

@@ -7,19 +7,23 @@ import threading
 import weakref
 from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
-from dali_storage.order import Order, OrderOptions
+from dali_storage.order import Order, OrderOptions, sequence
+from dali_storage.reading.position import next_index
 from dali_storage.reading.prefetch import Prefetcher, copying_lanes
 from dali_storage.samples.discovery import from_files
-from tests.kit.interrupts import interrupted
+from tests.kit.interrupts import ends_at, interrupted
 from tests.kit.process import SECONDS, lanes, refuse_thread, wait_until, without_collector
 from tests.kit.stand_ins import Recorder, content
+from tests.kit.views import views_of
 
 SAMPLES = 40
 BATCH = 4
@@ -37,8 +41,8 @@ class Stream:
 
     def get(self, index, **options):
         batch = self.ahead.get(index, **options)
-        assert len(batch.samples) == len(batch.contents)
-        return [content.tobytes() for content in batch.contents]
+        assert len(batch.samples) == len(batch.outputs[0])
+        return [content.tobytes() for content in batch.outputs[0]]
 
     def finish(self):
         """Wait until all that is read ahead has been read."""
@@ -153,14 +157,14 @@ def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth):
     held = {}
     with prefetcher(depth) as ahead:
         for index in range(200):
-            held[index] = ahead.ahead.get(index).contents
+            held[index] = ahead.ahead.get(index).outputs[0]
             held.pop(index - 2, None)
     assert len(ahead.reader.allocated) <= max(depth, 2) + 1 + 2
 
 
 def test_a_batch_that_is_held_is_never_overwritten():
     with prefetcher(2) as ahead:
-        held = {index: ahead.ahead.get(index).contents for index in range(60)}
+        held = {index: ahead.ahead.get(index).outputs[0] for index in range(60)}
         for index, contents in held.items():
             assert [content.tobytes() for content in contents] == expected(index)
 
@@ -171,17 +175,92 @@ def test_batches_that_are_held_at_random_are_never_overwritten(seed):
     random, held = Random(seed), {}
     with prefetcher(3) as ahead:
         for index in range(10_000):
-            held[index] = ahead.ahead.get(index).contents
+            held[index] = ahead.ahead.get(index).outputs[0]
             for one in random.sample(sorted(held), min(len(held), random.randrange(3))):
                 assert [content.tobytes() for content in held.pop(one)] == expected(one)
+
+
+class Held(Recorder):
+    """Its samples are in memory already."""
+
+    has_views = True
+
+    def views(self, samples, lane):
+        contents = [content(sample) for sample in samples.tolist()]
+        return views_of(contents)
+
+    def hot(self, samples):
+        return bool((samples < 20).all())
+
+
+@pytest.mark.parametrize("views", [[], [0]])
+def test_what_is_hot_needs_no_lane(views):
+    order, before = Order(SAMPLES, BATCH, OrderOptions()), lanes()
+    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
+    reader = Held(catalog, lanes=2)
+    ahead = Prefetcher(catalog, reader, order, 1, views=views)
+    with contextlib.closing(ahead):
+        for index in range(5):
+            ahead.read_ahead(index, next_index)
+            assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
+            assert bool(lanes() - before) == (not views)
+        for index in (5, 9, 10, 2, 11):  # 5 and 9 are not hot
+            assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
+        assert bool(lanes() - before)
+        assert ahead.statistics.batches == 10
+
+
+def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_reads():
+    catalog, asked = from_files([f"path/{sample}" for sample in range(SAMPLES)]), []
+
+    class Warming(Held):
+        hot_now = False
+
+        def views(self, samples, lane):
+            asked.append((int(samples[0]) // BATCH, lane))
+            return super().views(samples, lane)
+
+        def hot(self, samples):
+            return self.hot_now
+
+    reader = Warming(catalog, lanes=2)
+    ahead = Prefetcher(catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views=[0])
+    with contextlib.closing(ahead):
+        ahead.get(0)
+        wait_until(lambda: len(asked) == 4)
+        reader.hot_now = True
+        for index in (1, 2, 3, 4, 5, 2):
+            assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
+        assert {index for index, _ in asked[:4]} == {0, 1, 2, 3}
+        assert asked[4:] == [(4, 2), (5, 2), (2, 2)]  # as if there were one more lane
+
+
+@pytest.mark.parametrize("point", range(60))
+def test_ctrl_c_in_a_hot_batch_does_not_disturb_the_order(point):
+    options = OrderOptions(shuffle_after_epoch=True, seed=3)
+    right = Order(20, BATCH, options)
+    ahead = Prefetcher(
+        from_files([f"path/{sample}" for sample in range(20)]),
+        Held(from_files(["x"])),
+        Order(20, BATCH, options),
+        1,
+        views=[0],
+    )
+    with contextlib.closing(ahead):
+        ahead.get(4)
+        ends_at(point, sequence, partial(ahead.get, 5))  # which begins the next epoch
+        for index in (5, 6, 7, 12):
+            batch, samples = ahead.get(index), right.batch(index).tolist()
+            assert batch.samples.tolist() == samples
+            assert [*map(bytes, batch.outputs[0])] == [*map(content, samples)]
 
 
 class Picky(Format):
     """Refuses every batch, after a look at its first sample."""
 
-    def decode(self, catalog, delivered, contents):
+    def decode(self, catalog, delivered, views):
         try:
-            int(bytes(look(contents[0])))
+            int(bytes(look(views.slices()[0])))
         except ValueError as error:
             raise RecordError(b"path", f"no number: {error}") from None
 
@@ -202,6 +281,30 @@ def test_batches_that_fail_keep_no_buffers(broken, fmt):
                 ahead.get(0)
             errors.append(caught.value)
         assert len(ahead.reader.allocated) <= 5
+
+
+def test_a_hot_batch_that_fails_keeps_no_memory_of_the_reader():
+    buffers = []
+
+    class Noting(Held):
+        def views(self, samples, lane):
+            found = super().views(samples, lane)
+            buffers.append(weakref.ref(found.buffer))
+            return found
+
+    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
+    order = Order(SAMPLES, BATCH, OrderOptions())
+    ahead = Prefetcher(catalog, Noting(catalog), order, 1, views=[0], fmt=Picky())
+    with without_collector(), contextlib.closing(ahead):
+        try:
+            look(kept := np.zeros(1))
+        except ValueError as before:  # of the caller: its frames stay as they are
+            frame = before.__traceback__.tb_next.tb_frame
+            with pytest.raises(RecordError) as caught:
+                ahead.get(0)
+        assert frame.f_locals == {"first": kept}
+        assert [buffer() for buffer in buffers] == [None]
+        assert caught.value.filename == "path"
 
 
 def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers():

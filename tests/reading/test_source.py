@@ -63,7 +63,7 @@ def test_an_opening_that_fails_is_tried_again(opener):
             source.start(**SETTINGS)
     opener.fails = False
     source.start(**SETTINGS)
-    assert [bytes(it) for it in source.batch().contents] == list(map(content, range(4)))
+    assert [bytes(it) for it in source.batch().outputs[0]] == list(map(content, range(4)))
 
 
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener):
@@ -247,5 +247,5 @@ def test_samples_of_several_pieces_are_counted_once():
         assert source.meta["epoch_size"] == 3
         batch = source.batch()
         assert batch.samples.tolist() == [0, 1, 2, 0]
-        assert len(batch.contents) == 8
+        assert len(batch.outputs[0]) == 8
         assert source.labels(batch).tolist() == [7, 8, 9, 7]

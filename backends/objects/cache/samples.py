@@ -122,10 +122,11 @@ class Cache:
             slots = np.setdiff1d(slots, unknown)
         if not self._adds or not slots.size or self._backlog.qsize() >= _BACKLOG:
             return
-        samples, sizes = batch.samples[slots], batch.sizes[slots]
+        samples, starts, sizes = (it[slots] for it in (batch.samples, batch.starts, batch.sizes))
         copy = np.concatenate([_content(batch, slot) for slot in slots.tolist()])
-        starts = np.cumsum(sizes) - sizes
-        kept = Batch(samples, sizes, starts, copy, Spans.of_files(samples, sizes, starts, 1))
+        offsets = np.cumsum(sizes) - sizes
+        spans = Spans.of_files(samples, sizes, offsets, 1)
+        kept = Batch(samples, starts, sizes, offsets, copy, spans)
         try:
             self._start_writer()
         except RuntimeError as error:  # no thread can be started; reading goes on
@@ -173,8 +174,8 @@ class Cache:
 
     def _digests(self, batch: Batch, versions: Sequence[bytes]) -> list[bytes]:
         """What identifies n samples: 16 bytes for each."""
-        urls, starts = self._catalog.paths(batch.samples), self._catalog.starts(batch.samples)
-        columns = zip(urls, versions, starts.tolist(), batch.sizes.tolist(), strict=True)
+        urls, starts = self._catalog.paths(batch.samples), batch.starts.tolist()
+        columns = zip(urls, versions, starts, batch.sizes.tolist(), strict=True)
         return [self._entries.digest(*column) for column in columns]
 
     def _read(
@@ -241,8 +242,10 @@ class Cache:
 
 def _part(batch: Batch, chosen: slice | IntArray) -> Batch:
     """Some slots of a batch, with all spans."""
-    columns = batch.samples[chosen], batch.sizes[chosen], batch.offsets[chosen]
-    return Batch(*columns, batch.buffer, batch.spans)
+    samples, starts, sizes, offsets = (
+        column[chosen] for column in (batch.samples, batch.starts, batch.sizes, batch.offsets)
+    )
+    return Batch(samples, starts, sizes, offsets, batch.buffer, batch.spans)
 
 
 def _content(batch: Batch, slot: int) -> npt.NDArray[np.uint8]:

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog, CatalogBuilder
 from ...contract.errors import RecordError
-from ...contract.format import SMALL, Contents, Format, Output
+from ...contract.format import Format, Output
 from ...contract.objects import Remote, scheme
+from ...contract.views import SMALL, Contents, Views
 from ...samples import discovery
 from ...samples.locations import file_names, local_path, location
 from ...samples.patterns import compile_filters
@@ -96,15 +97,13 @@ class Npy(Format):
         self._first: tuple[tuple[np.dtype[Any], int], bytes] | None = None
         self._lock = threading.Lock()
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """The arrays; raises RecordError for a file that is none, or of another type."""
         arrays = []
         samples = delivered.tolist()
-        for sample, content in zip(samples, contents, strict=True):
+        for sample, content in zip(samples, views.slices(), strict=True):
             try:
-                array = view(memoryview(content))
+                array = view(content)
                 arrays.append(array if self._region is None else self._region.cut(array))
             except ValueError as error:
                 raise RecordError(catalog.path(sample), str(error)) from None

@@ -14,8 +14,9 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
-from ...contract.format import Contents, Format, Output, packed
+from ...contract.format import Format, Output
 from ...contract.ranges import Ranges
+from ...contract.views import Contents, Views
 from ..files import LOCAL, MOST, Files, sizes
 from . import index as tar_index
 from .archive import Member, members
@@ -38,12 +39,18 @@ class WebDataset(Format):
         self._dtypes = dtypes
         self.outputs = [Output(dtype) for dtype in dtypes]
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Small components of one size, such as labels, become one array; see `Format`."""
         count = len(self._dtypes)
-        return [packed(contents[i::count], dtype) for i, dtype in enumerate(self._dtypes)]
+        each = [views.every(count, number).contents() for number in range(count)]
+        return [_typed(it, dtype) for it, dtype in zip(each, self._dtypes, strict=True)]
+
+
+def _typed(contents: Contents, dtype: np.dtype[Any]) -> Contents:
+    if isinstance(contents, np.ndarray):
+        return contents.view(dtype)
+    items: Sequence[Any] = contents
+    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
 
 
 def find(

@@ -21,8 +21,11 @@ from typing import TypeAlias
 BYTES, FLOATS, INTS = 10, 18, 26
 """The kinds of features: the tag of the list in `Feature`."""
 
-Field: TypeAlias = dict[bytes, tuple[int, list[memoryview]]]
-"""The kind of each feature, and its values: strings, floats or varints; one item may have many."""
+Field: TypeAlias = dict[bytes, tuple[int, list[tuple[int, int]]]]
+"""The kind of each feature, and where its values start and stop: strings, floats or varints.
+
+One of these parts may have many values, except of strings.
+"""
 
 MESSAGE = 10  # the tag of field 1, when it is a message, a string or packed
 VALUE = 18  # of an entry of the map
@@ -39,8 +42,6 @@ class MalformedError(ValueError):
 
 def find(message: memoryview, wanted: Container[bytes]) -> Field:
     """The features of an Example that are in `wanted`, by name.
-
-    The values are views of `message`, of which nothing is copied.
 
     Raises:
         MalformedError: `message` is not an Example, be it in a feature that is not wanted.
@@ -78,7 +79,7 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Field:
         elif kind == INTS and size and (size > 10 or b[p - 1] > 127):
             _require_whole(b, kind, start, p)
         if key in wanted:
-            found[key] = kind, [b[start:p]] if values is None else values
+            found[key] = kind, [(start, p)] if values is None else values
     if p > end:
         raise MalformedError(f"a feature goes beyond byte {end}")
     return found
@@ -127,9 +128,9 @@ def _find_any(b: memoryview, wanted: Container[bytes]) -> Field:
     return found
 
 
-def _entry(b: memoryview, start: int, stop: int) -> tuple[bytes, int, list[memoryview]]:
+def _entry(b: memoryview, start: int, stop: int) -> tuple[bytes, int, list[tuple[int, int]]]:
     """The name, kind and values of a feature."""
-    key, kind, values = b"", 0, list[memoryview]()
+    key, kind, values = b"", 0, list[tuple[int, int]]()
     for tag, first, last in _fields(b, start, stop, _NESTED - 2):
         if tag == MESSAGE:
             key = bytes(b[first:last])
@@ -146,12 +147,12 @@ def _entry(b: memoryview, start: int, stop: int) -> tuple[bytes, int, list[memor
     return key, kind, values
 
 
-def _list(b: memoryview, kind: int, start: int, stop: int) -> list[memoryview]:
+def _list(b: memoryview, kind: int, start: int, stop: int) -> list[tuple[int, int]]:
     values = []
     for tag, first, last in _fields(b, start, stop, _NESTED - 4):
         if tag in _VALUES[kind]:
             _require_whole(b, kind, first, last)
-            values.append(b[first:last])
+            values.append((first, last))
     return values
 
 

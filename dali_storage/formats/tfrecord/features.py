@@ -1,16 +1,9 @@
-"""What DALI gets of a record of a TFRecord file: features of a `tf.train.Example`.
+"""What DALI gets of a record of a TFRecord file: features of a `tf.train.Example`."""
 
-A record [1] is a length (uint64), the checksum of these 8 bytes (uint32), so many bytes and their
-checksum (uint32), little-endian. A checksum is a CRC-32C, rotated and offset.
-
-[1] https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
-"""
-
-import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +11,20 @@ from numpy.typing import NDArray
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import RecordError
-from ...contract.format import Contents, Format, Output
+from ...contract.format import Format, Output, Wanted
+from ...contract.views import Contents, Views
 from . import example
+from .places import Column, Places
+from .record import FOOTER, HEADER, OVERHEAD, Feature, masked
 
-HEADER = struct.Struct("<QI")
-FOOTER = struct.Struct("<I")
-OVERHEAD = HEADER.size + FOOTER.size
+_Record: TypeAlias = tuple[memoryview, example.Field]
+"""An Example, and what was found in it."""
+
+_UNWANTED = 8
+"""An eighth of the bytes of a batch has to belong to other features before they are left out."""
 
 Checksum: TypeAlias = Callable[[bytes], int]
 """Computes a CRC-32C."""
-
-
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """What is wanted of a feature: a FixedLenFeature or VarLenFeature of `nvidia.dali.tfrecord`.
-
-    Attributes:
-        dtype: int64, float32, or uint8 for a string.
-        shape: of a FixedLenFeature; of a VarLenFeature its partial_shape, the shape of an item of
-            its first dimension; () of a string.
-        fixed: which of the two it is.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-    fixed: bool = True
-
-    @property
-    def kind(self) -> int:
-        """How it is stored: one of the kinds in `example`."""
-        return {"u": example.BYTES, "f": example.FLOATS, "i": example.INTS}[self.dtype.kind]
 
 
 class TfRecord(Format):
@@ -63,31 +40,71 @@ class TfRecord(Format):
     def __init__(self, features: Mapping[str, Feature], checksum: Checksum | None = None) -> None:
         """The outputs are `features`, by name. With a `checksum`, every record is verified."""
         self._features = {name.encode(): feature for name, feature in features.items()}
+        self._is_string = [it.kind == example.BYTES for it in features.values()]
         self._checksum = checksum
         self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it
+        self._places = WeakKeyDictionary[Catalog, Places]()
         self.outputs = [
             Output(it.dtype, 1 if it.kind == example.BYTES else None) for it in features.values()
         ]
 
-    def decode(
-        self, catalog: Catalog, delivered: IntArray, contents: Contents
-    ) -> Sequence[Contents]:
-        """An output for each feature: strings as a list, numbers of one shape as one array."""
-        records: list[example.Field] = []
-        items: Sequence[Any] = contents  # type: ignore[assignment]
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
+        """An output for each feature; numbers of one shape are one array."""
+        if self._checksum is not None:
+            columns = self._parse(catalog, delivered, views)
+        else:
+            places = self._places.get(catalog)
+            if places is None:
+                places = self._places.setdefault(catalog, Places(catalog, self._features.values()))
+            known = places.recall(delivered, views)
+            columns = self._parse(catalog, delivered, views) if known is None else known
+            if known is None:
+                places.remember(delivered, views, columns)
+        return self._outputs(columns, views)
+
+    def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
+        """From the first string to the last, where they are known."""
+        places, ranges = self._places.get(catalog), catalog.ranges
+        if places is None or ranges is None or not places.has_unwanted:
+            return None
+        columns = places.known(delivered)
+        if columns is None:
+            return None
+        strings = [it for it, string in zip(columns, self._is_string, strict=True) if string]
+        starts = np.minimum.reduce([it[:, 0] for it in strings])
+        sizes = np.maximum.reduce([it.sum(axis=1) for it in strings]) - starts
+        whole = int(ranges.sizes[delivered].sum())
+        if sizes.sum() > whole - whole // _UNWANTED:
+            places.has_unwanted = False  # other batches will be like this one
+            return None
+
+        def decode(views: Views) -> Sequence[Contents]:
+            return self._outputs(columns, views._replace(offsets=views.offsets - starts))
+
+        return Wanted(starts, sizes, decode)
+
+    def _outputs(self, columns: Sequence[Column], views: Views) -> Sequence[Contents]:
+        """Of records that start at the offsets of the views."""
+        return [
+            Views(views.buffer, views.offsets + it[:, 0], it[:, 1]).contents() if string else it
+            for it, string in zip(columns, self._is_string, strict=True)
+        ]
+
+    def _parse(self, catalog: Catalog, delivered: IntArray, views: Views) -> list[Column]:
+        records: list[_Record] = []
+        items = views.slices()
         try:
             for item in items:
-                records.append(example.find(self._message(memoryview(item)), self._features))
-            outputs = [self._output(key, it, records) for key, it in self._features.items()]
+                message = self._message(item)
+                records.append((message, example.find(message, self._features)))
+            return [self._column(key, it, records) for key, it in self._features.items()]
         except _WrongError as error:
             slot, what = len(records) if error.slot is None else error.slot, str(error)
             if error.lacks:
-                names = example.find(self._message(memoryview(items[slot])), _Every())
+                names = example.find(self._message(items[slot]), _Every())
                 what += f"; it has {', '.join(repr(key.decode()) for key in names) or 'none'}"
         except example.MalformedError as error:
             slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
-        else:
-            return outputs
         sample = int(delivered[slot])
         raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}")
 
@@ -109,10 +126,11 @@ class TfRecord(Format):
                     raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
         return message
 
-    def _output(self, key: bytes, feature: Feature, records: list[example.Field]) -> Contents:
-        found = [record.get(key) for record in records]
+    def _column(self, key: bytes, feature: Feature, records: list[_Record]) -> Column:
+        found = [field.get(key) for _, field in records]
         if feature.kind == example.BYTES:
-            return [_string(key, slot, it) for slot, it in enumerate(found)]
+            bounds = np.array([_string(key, slot, it) for slot, it in enumerate(found)])
+            return np.column_stack((bounds[:, 0] + HEADER.size, bounds[:, 1] - bounds[:, 0]))
         lacking = [it is None for it in found]
         if feature.shape or not feature.fixed:
             # DALI takes only one number of dimensions in a batch, and in all batches of a source.
@@ -124,17 +142,16 @@ class TfRecord(Format):
         if all(lacking):
             return np.zeros(len(found), feature.dtype)
         # Of a list of another kind there are no values.
-        data = [b"".join(it[1]) if it and it[0] == feature.kind else b"" for it in found]
+        parts = [it[1] if it and it[0] == feature.kind else () for it in found]
+        data = [
+            b"".join([message[start:stop] for start, stop in some])
+            for (message, _), some in zip(records, parts, strict=True)
+        ]
         sizes = np.fromiter(map(len, data), np.int64, len(data))
         encoded = np.frombuffer(bytearray().join(data), np.uint8)
         is_float = feature.kind == example.FLOATS
         values, counts = (encoded.view("<f4"), sizes // 4) if is_float else _ints(encoded, sizes)
         return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
-
-
-def masked(crc: int) -> int:
-    """How a CRC-32C is stored, so that those of data that contain their own differ from it."""
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 class _WrongError(Exception):
@@ -155,7 +172,9 @@ class _Every:
         return True
 
 
-def _string(key: bytes, slot: int, found: tuple[int, list[memoryview]] | None) -> memoryview:
+def _string(
+    key: bytes, slot: int, found: tuple[int, list[tuple[int, int]]] | None
+) -> tuple[int, int]:
     if found is None or found[0] != example.BYTES or not found[1]:
         what = "no feature" if found is None else "no string in the feature"
         raise _WrongError(f"it has {what} {key.decode()!r}", slot, lacks=found is None)

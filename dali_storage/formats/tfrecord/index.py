@@ -16,7 +16,7 @@ from ...contract.catalog import Catalog
 from ...contract.errors import named
 from ...contract.ranges import Ranges
 from ..files import LOCAL, MOST, Files, sizes
-from .features import HEADER, OVERHEAD
+from .record import HEADER, OVERHEAD
 
 _BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
 _NUMBERS = re.compile(rb"(?:\s*+[+-]?[0-9]++)*+")  # as C++ reads them

@@ -26,8 +26,8 @@ class TestPromises(DiskPromises):
         ahead = Prefetcher(catalog, self.open(catalog), order, depth)
         for index in range(8):
             batch = ahead.get(index)
-            assert {content.gpu for content in batch.contents} == {0}
-            found = [content.tobytes() for content in batch.contents]
+            assert {content.gpu for content in batch.outputs[0]} == {0}
+            found = [content.tobytes() for content in batch.outputs[0]]
             assert found == [contents[sample] for sample in batch.samples.tolist()]
         ahead.close()
         del batch, ahead

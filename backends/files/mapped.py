@@ -1,0 +1,132 @@
+"""Containers that are mapped: batches are views of the page cache, and nothing is copied."""
+
+import os
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import BackendUnavailable, named
+from ...contract.ranges import Spans, lay_out
+from ...contract.views import Views
+from ..linux import mapping
+from ..linux.storage import sysfs_text
+from .containers import changed_error
+from .opening import is_local
+from .spans import SpanReads
+
+_MOST = Path("/proc/sys/vm/max_map_count")
+_PAGE = resource.getpagesize()
+
+
+class MappedFiles:
+    """The containers of a catalog in one range of addresses, each mapped when it is first used.
+
+    That a sample has been populated is remembered, one byte each, until this process waits for a
+    page on a disk (a major fault): then the kernel has reclaimed some.
+    """
+
+    def __init__(self, catalog: Catalog, spans: SpanReads) -> None:
+        """Map nothing yet; `spans` has the containers open, and reads what cannot be mapped.
+
+        Raises:
+            ValueError: samples are whole files, or there are too many containers.
+            BackendUnavailable: to read them is better, or the only way.
+        """
+        if (ranges := catalog.ranges) is None:
+            what = "io='mmap' is for containers: to map each file is slower than to read it"
+            raise ValueError(f"{what}; leave it out")
+        count, most = catalog.file_count, int(sysfs_text(_MOST) or 65530)
+        if count > most // 4:
+            what = f"io='mmap': {count:,} containers are more than a quarter of vm.max_map_count"
+            raise ValueError(f"{what} ({most:,}); leave it out, or raise that (sysctl)")
+        if (problem := mapping.missing()) is not None:
+            raise problem
+        self._rooms = np.zeros(count, np.int64)
+        for file, path in enumerate(catalog.file_paths(np.arange(count))):
+            if os.path.exists(path):  # it is an error when one is read that is missing
+                if not is_local(path):
+                    what = f"{os.fsdecode(path)} is on no local file system that is known"
+                    raise BackendUnavailable(f"{what}; to lose a mapped file kills the process")
+                self._rooms[file] = os.path.getsize(path)
+        self._rooms = (self._rooms // mapping.ROOM + 1) * mapping.ROOM
+        self._at = np.cumsum(self._rooms) - self._rooms
+        nbytes = int(self._rooms.sum())
+        try:
+            self._buffer = mapping.reserve(nbytes)
+        except (OSError, OverflowError) as error:
+            raise BackendUnavailable(f"no {nbytes:,} bytes of addresses: {error}") from None
+        self._catalog, self._ranges, self._containers = catalog, ranges, spans.containers
+        self._mapped: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # path and identity
+        self._lock = threading.Lock()  # of it
+        self._populated = np.zeros(len(ranges), np.bool_)
+        self._populating = set[int]()  # lanes
+        self._faults: int | None = None  # when last asked, if all was hot then
+
+    def hot(self, samples: IntArray) -> bool:
+        """As `Reader.hot()`."""
+        before, self._faults = self._faults, None
+        if not self._populated[samples].all():
+            return False
+        if self._populating:  # whose faults they are cannot be told
+            return True
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        if before not in (None, faults):
+            self._populated[:] = False
+            return False
+        self._faults = faults
+        return True
+
+    def views(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> Views | None:
+        """As `Reader.views()`; also None if not all samples are there, which `read()` explains."""
+        files, starts = self._ranges.files_of(samples), self._ranges.starts[samples]
+        sizes = self._ranges.sizes[samples].astype(np.int64)
+        used = [*dict.fromkeys(files[sizes > 0].tolist())]
+        if not self._populated[samples].all():
+            self._map([file for file in used if file not in self._mapped], lane, yield_turn)
+            yield_turn()
+            if not self._populate(lay_out(files, starts, sizes, _PAGE, _PAGE)[-1], lane):
+                return None
+            self._populated[samples] = True
+        mapped = [self._mapped[file] for file in used]
+        with named():  # 3 us each, where `Containers.changed()` takes 16 for the first
+            found = [os.stat(path) for path, _ in mapped]
+        for (path, known), it in zip(mapped, found, strict=True):
+            if (it.st_ino, it.st_size, it.st_mtime_ns) != known:
+                raise changed_error(path)
+        return Views(self._buffer, self._at[files] + starts, sizes)
+
+    def close(self) -> None:
+        """Unmap the containers when the last view dies. Closing twice is fine."""
+        self._buffer = self._buffer[:0].copy()
+
+    def _map(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> None:
+        try:
+            while files:
+                fds = self._containers.open(files[: self._containers.at_once], lane, yield_turn)
+                for file, fd in zip(files, fds, strict=False):
+                    path, at = self._catalog.file_path(file), int(self._at[file])
+                    with self._lock:
+                        if file not in self._mapped:
+                            address = self._buffer.ctypes.data + at
+                            mapping.map_file(address, fd, int(self._rooms[file]), path)
+                            self._mapped[file] = path, self._containers.identity(file)
+                files = files[len(fds) :]
+        finally:
+            self._containers.release(lane)
+
+    def _populate(self, spans: Spans, lane: int) -> bool:
+        sizes = np.array([self._mapped[file][1][1] for file in spans.files.tolist()])
+        sizes = np.minimum(sizes, self._rooms[spans.files])  # a new one may be longer than before
+        if (spans.starts + spans.needed > sizes).any():
+            return False  # up to the end of a page there would be zeros, and no error
+        addresses = self._buffer.ctypes.data + self._at[spans.files] + spans.starts
+        self._populating.add(lane)
+        try:
+            return mapping.populate(addresses, spans.sizes)
+        finally:
+            self._populating.discard(lane)
