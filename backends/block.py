@@ -29,8 +29,8 @@ class BlockReader(MappedReader[DirectFile]):
 
     The reads of a batch are computed as numpy columns and submitted by one system call. While the
     mapped file system is mounted, each sample is compared with the map after its bytes were read
-    and before they are delivered; a sample that was written, replaced, moved or deleted since it
-    was mapped is refused.
+    and before they are delivered, or once if its file system is read-only; a sample that was
+    written, replaced, moved or deleted since it was mapped is refused.
     """
 
     @check_options(_NAME)
@@ -55,8 +55,8 @@ class BlockReader(MappedReader[DirectFile]):
             check: compare samples with the map while the file system is mounted: inode, size and
                 times at every read. Extents are compared at every read if the file can be moved
                 while it is mounted, else when the reader is opened (8 us per file, 15 if its inode
-                is not in memory). Without the check, a file that has changed since it was mapped
-                gives wrong bytes.
+                is not in memory). While the file system is read-only, once. Without the check, a
+                file that has changed since it was mapped gives wrong bytes.
             queue_depth: reads under way at once in a lane.
             lanes: batches read at once.
             max_transfer: the most that one read asks for.

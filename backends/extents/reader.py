@@ -58,6 +58,10 @@ class MappedReader(Reader, Generic[Opened]):
             self.close()
             raise
 
+    def __repr__(self) -> str:
+        how = f"compared with the map {self._samples.compared()}"
+        return f"<{type(self).__name__} of {self._device.storage.path}: samples are {how}>"
+
     @classmethod
     def tree(cls, **options: Any) -> MapTree:
         return MapTree(load_map(options["bmap"]).map)

@@ -28,6 +28,7 @@ from .containers import MappedContainers
 from .freshness import Freshness
 from .map import LoadedMap, directory_of, files_of, kind_of_files
 from .plan import DeviceReads, Extents
+from .read_only import ReadOnly, watch
 
 _PAGE = 4096  # bytes; smaller reads save nothing
 
@@ -77,13 +78,14 @@ class MappedSamples:
         self.sizes = self._extents.sizes[self._files]
         not_mounted = self._why_not_mounted()
         self._freshness: Freshness | None = None
+        self._read_only: ReadOnly | None = None
         self._containers: MappedContainers | None = None
         if not not_mounted:
             freshness = Freshness(loaded)
             # Even without the check, another directory with the same names is refused.
             freshness.check(self._files[:1], [catalog.file_path(0)])
             if check:
-                freshness.check_all(self._files, catalog.file_paths)
+                self._compare_all(freshness)
                 self._freshness = freshness
                 if catalog.ranges is not None:
                     files = self._files
@@ -110,12 +112,43 @@ class MappedSamples:
         if self._containers is not None:
             self._containers.check(batch.spans, lane)
         elif self._freshness is not None:
-            self._freshness.check(files, self._catalog.file_paths(batch.spans.files))
+            self._check(self._freshness, batch.spans.files)
+
+    def compared(self) -> str:
+        """When samples are compared with the map."""
+        if self._read_only is not None and self._read_only.holds:
+            return "once while their file system is read-only"
+        return "never" if self._freshness is None else "at every read"
+
+    def _compare_all(self, freshness: Freshness) -> None:
+        if self._catalog.ranges is None:
+            self._read_only = watch(self._catalog)
+        try:
+            freshness.check_all(self._files, self._catalog.file_paths)
+        except BaseException:
+            self.close()
+            raise
+        if self._read_only is not None:  # files that can be moved were not compared
+            self._read_only.compared[~freshness.can_move[self._files]] = 1
+
+    def _check(self, freshness: Freshness, files: IntArray) -> None:
+        """Compare files of the catalog, unless nobody can have written to them since the last."""
+        period = 0 if self._read_only is None else self._read_only.period()
+        if self._read_only is not None and period:
+            # A file without extents may be on another file system.
+            due = self._read_only.compared[files] != period
+            due |= self._read_only.linked[files] | self._is_unmapped[self._files[files]]
+            files = files[due]
+        freshness.check(self._files[files], self._catalog.file_paths(files))
+        if self._read_only is not None and period:
+            self._read_only.compared[files] = period
 
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
         if self._containers is not None:
             self._containers.close()
+        if self._read_only is not None:
+            self._read_only.close()
 
     def _why_not_mounted(self) -> str:
         """Why the mapped file system is not mounted; empty if it is, and from this storage."""

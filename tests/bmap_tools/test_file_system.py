@@ -186,21 +186,42 @@ def test_journaled_data_is_refused_as_the_superblocks_default(tmp_path):
             file_system.find(made.mount)
 
 
-def test_a_mount_outside_of_what_a_container_sees_is_an_error(whole, monkeypatch, tmp_path):
-    fd = os.open(whole.mount, os.O_RDONLY)
-    (tmp_path / "mountinfo").write_text("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
-    real = open
+@pytest.fixture
+def shown(whole, monkeypatch, tmp_path):
+    """Has mountinfo list what is given, with {0} for the mount of the descriptor it returns."""
+    fd, real = os.open(whole.mount, os.O_RDONLY), open
+    with real(f"/proc/self/fdinfo/{fd}") as file:
+        number = file.read().partition("mnt_id:")[2].split()[0]
+
+    def show(text):
+        (tmp_path / "mountinfo").write_text(text.format(number))
+        return fd
 
     def fake(path, *arguments, **options):
-        shown = tmp_path / "mountinfo" if path == "/proc/self/mountinfo" else path
-        return real(shown, *arguments, **options)
+        found = tmp_path / "mountinfo" if path == "/proc/self/mountinfo" else path
+        return real(found, *arguments, **options)
 
     monkeypatch.setattr("builtins.open", fake)
-    try:
-        with pytest.raises(FileNotFoundError, match="mountinfo"):
-            file_system.mount_of(fd)
-    finally:
-        os.close(fd)
+    yield show
+    os.close(fd)
+
+
+@pytest.mark.parametrize("optional", ["", "shared:1 ", "shared:1 master:2 propagate_from:3 "])
+@pytest.mark.parametrize("source", ["/dev/sda1", r"/dev/my\040-\040disk", ""])
+@pytest.mark.parametrize("options", ["ro", "rw,noquota", r"ro,journal_path=/a\040b"])
+def test_the_options_of_the_superblock_are_told_from_those_of_the_mount(
+    shown, optional, source, options
+):
+    others = "{0}0 1 8:1 / / rw - btrfs other rw\n1 {0} 8:1 / / rw - btrfs other rw\n"
+    line = (
+        rf"{{0}} 1 8:1 /\040-\040a /m\040-\040n\134 ro,relatime {optional}- ext4 {source} {options}"
+    )
+    assert file_system.mount_of(shown(others + line + "\n")) == Mount("ext4", options)
+
+
+def test_a_mount_outside_of_what_a_container_sees_is_an_error(shown):
+    with pytest.raises(FileNotFoundError, match="mountinfo"):
+        file_system.mount_of(shown("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"))
 
 
 def test_a_missing_path_or_a_wrong_kind_of_file_is_refused(tmp_path):

@@ -98,7 +98,7 @@ def test_any_ranges_of_any_layout_are_read_right(layout, data, most):
     offsets, nbytes, spans = lay_out(files, starts, sizes, 4096, 4096)
     memory = np.full(nbytes + 8192, 0xA5, np.uint8)
     memory = memory[-memory.ctypes.data % 4096 :][: nbytes + 4096]
-    batch = Batch(np.arange(files.size), sizes, offsets, memory, spans)
+    batch = Batch(np.arange(files.size), starts, sizes, offsets, memory, spans)
 
     planned, owners = extents.reads(batch, spans.files)
     assert ((owners >= 0) & (owners < len(spans.files))).all()
