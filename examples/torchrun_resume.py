@@ -55,4 +55,7 @@ while state["step"] < args.steps:
         if state["step"] == args.steps:
             break
 train.close()
+# The model must not be the last that refers to the process group: with gloo, torch 2.13 waits for
+# threads when it drops the group, and here it would hold the lock of Python, which they need.
+del model
 distributed.destroy_process_group()

@@ -18,7 +18,7 @@ from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.views import Contents, Views, copied
 from ..contract.waiting import take
-from ..order import Order
+from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
@@ -88,7 +88,7 @@ class Prefetcher:
         self,
         catalog: Catalog,
         reader: Reader,
-        order: Order,
+        order: Batches,
         depth: int,
         *,
         pool: BufferPool | None = None,
@@ -114,7 +114,7 @@ class Prefetcher:
         self._views = views if reader.has_views else ()
         # For batches without a lane. The lanes' own goes ahead of it.
         self._first_order = copy.deepcopy(order) if self._views else None
-        self._own_order: Order | None = None
+        self._own_order: Batches | None = None
         self._ahead: dict[int, _Job] = {}
         self._batches = self._bytes = self._ready = 0
         self._wait_seconds = 0.0
@@ -187,6 +187,14 @@ class Prefetcher:
         """Have batch `index` and those that follow it read, and do not wait for them."""
         if self._hot_samples(index) is None:
             self._submit_ahead(index, successor)
+
+    def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
+        """Take another order; drop the batches that were read ahead, but for those that `stays`."""
+        self._order = order
+        self._first_order = copy.deepcopy(order) if self._first_order is not None else None
+        self._own_order = None
+        for index in [index for index in self._ahead if not stays(index)]:
+            self._ahead.pop(index).wanted = False
 
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
         """Returns how many of them had been read already."""

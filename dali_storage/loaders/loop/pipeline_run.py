@@ -128,6 +128,20 @@ class PipelineRun:
         """The states of the readers at the next batch."""
         return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
 
+    def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
+        """See `Loader.set_weights()`."""
+        return self._source.set_weights(weights, at)
+
+    @property
+    def changes(self) -> dict[str, list[Any]]:
+        """The weights that were set while running, by the names of the readers."""
+        return {name: each.changes for name, each in self._sources.items()}
+
+    def replay(self, changes: Mapping[str, list[Any]]) -> None:
+        """Set the weights that another run of the pipeline had."""
+        for name, each in self._sources.items():
+            each.replay(changes[name])
+
     @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""

@@ -6,11 +6,12 @@ import copy
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ...contract._types import IntArray
 from .mixture import Mixture, integer_weights
@@ -74,6 +75,7 @@ class MixedStream:
         self,
         names: Sequence[Any],
         sources: Sources,
+        numbers: Callable[[IntArray], IntArray],
         schedule: Sequence[tuple[int, Mapping[Any, Any]]],
         *,
         seed: int,
@@ -84,6 +86,7 @@ class MixedStream:
         Args:
             names: of the sources.
             sources: as many, each with at least one sample.
+            numbers: gives the number of the source of each of int64[n] samples.
             schedule: positions and the weights from there on, by name; the first position is 0.
             seed: of all orders.
             epoch_size: positions of an epoch. "largest": as many as give each source with a weight
@@ -94,7 +97,7 @@ class MixedStream:
             ValueError, TypeError: one of them is wrong.
         """
         self.names, self.seed = [*names], seed
-        self._sources, self._key = sources, hashed(seed)
+        self._sources, self._numbers, self._key = sources, numbers, hashed(seed)
         self._pieces: list[_Piece] = []
         for position, weights in _in_order(schedule):
             self._add(position, self._integers(weights))
@@ -120,6 +123,10 @@ class MixedStream:
             return found[0]
         numbers, ordinals = (np.concatenate(each) for each in zip(*found, strict=True))
         return numbers, ordinals
+
+    def sources_of(self, samples: IntArray) -> npt.NDArray[np.int32]:
+        """The number of the source of each sample: int32[n]."""
+        return self._numbers(samples).astype(np.int32)
 
     def progress(self, position: int) -> dict[Any, tuple[int, int]]:
         """How many samples each source has given before a position, and how many whole passes."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...contract._types import IntArray
-from ..options import OrderOptions
-from ..resume import Rest
-from ..shards import rounds
-from .permutation import hashed
-from .stream import Stream
+from ..contract._types import IntArray
+from .options import OrderOptions
+from .resume import Rest
+from .shards import rounds
+from .sampling.permutation import hashed
+from .sampling.stream import Stream
 
 _BATCHES, _SAMPLES = 128, 8192  # that are computed at once, at most: one batch costs 0.3 ms
 
