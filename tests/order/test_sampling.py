@@ -318,6 +318,10 @@ def test_the_mean_of_draws_over_passes_is_exact():
     assert np.abs(counts / passes - 7 * np.array(weights) / sum(weights)).max() < 4 * 0.5 / 600**0.5
 
 
+def test_a_weight_that_is_not_0_stays_so():
+    assert Draws([0.0, 1e-300, 5], 3, 1).ends.tolist()[:2] == [0, 1]
+
+
 def test_listed_sources_keep_their_order_in_each_pass():
     groups = Groups(np.array([0, 4]), np.array([4, 3]), np.array([6, 5, 4, 3, 2, 1, 0]), True)
     made = MixedStream([0, 1], groups, [(0, {0: 1, 1: 1})], seed=0, epoch_size=None)
@@ -370,9 +374,7 @@ def test_mixtures_may_be_sources_of_mixtures():
     assert counts[:40].tolist() == [9] * 40
     assert counts[40:69].sum() == counts[69] == 90
     assert counts[70:].tolist() == [10] * 9 + [90]
-    # Keys of sources differ, also of those within sources.
-    other = MixedStream(weights, joined, [(0, weights)], seed=3, epoch_size=None)
-    assert entries(other, 0, 720) != found.tolist()
+    assert found[:12].tolist() == [39, 61, 7, 70, 19, 69, 21, 73, 17, 59, 30, 79]  # in all versions
 
 
 @pytest.mark.parametrize(
