@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...contract._types import IntArray
 from .permutation import KeyArray, mixed
@@ -39,10 +40,7 @@ class Draws:
         if not given.any():
             raise ValueError("all weights are 0: at least one sample must have a larger one")
         if given.dtype.kind == "f" or int(given.max()) * given.size >= 1 << 60:
-            # By a power of two, so that no machine rounds otherwise.
-            scale = 2.0 ** (_BITS - int(np.frexp(given.sum(dtype=np.float64))[1]))
-            scaled = np.maximum(np.rint(given.astype(np.float64) * scale), 1)
-            given = np.where(given > 0, scaled, 0)
+            given = _scaled(given.astype(np.float64))
         self.length = length
         self.ends = np.cumsum(given.astype(np.int64))
         self._total = int(self.ends[-1])
@@ -58,3 +56,16 @@ class Draws:
         samples = np.empty(draws.shape, np.int64)
         samples[order] = np.searchsorted(self.ends, targets[order], "right")
         return samples
+
+
+def _scaled(weights: npt.NDArray[np.float64]) -> IntArray:
+    """Integers in the ratio of the weights, with a sum of about 2**58; at least 1, or 0 for 0.
+
+    Multiplied by a power of two, which follows from a sum of integers: that of floats depends on
+    the order in which a machine adds.
+    """
+    largest = 62 - weights.size.bit_length()  # bits of the first integers, so that the sum fits
+    shift = largest - int(np.frexp(weights.max())[1])
+    total = int(np.ldexp(weights, shift).astype(np.int64).sum()) + weights.size
+    scaled = np.rint(np.ldexp(weights, shift + _BITS - total.bit_length()))
+    return np.where(weights > 0, np.maximum(scaled, 1), 0).astype(np.int64)

@@ -148,6 +148,8 @@ class MixedStream:
         """
         other = copy.copy(self)
         other._pieces, other._changes = [*self._planned], []
+        if not isinstance(changes, (list, tuple)):
+            raise ValueError(f"changes: {changes!r:.80} is no list")
         for each in changes:
             pair = isinstance(each, (list, tuple)) and len(each) == 2
             if not pair or type(each[0]) is not int or each[0] < 0 or not _integers(each[1]):
@@ -217,6 +219,8 @@ class MixedStream:
 
 def _in_order(schedule: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """Refuse positions that do not ascend from 0."""
+    if not isinstance(schedule, Sequence):
+        raise TypeError(f"schedule must be pairs (position, weights), not {schedule!r:.80}")
     pairs = [*schedule]
     for each in pairs:
         if not isinstance(each, (tuple, list)) or len(each) != 2 or type(each[0]) is not int:
