@@ -37,11 +37,16 @@ SEEDS = st.integers(0, 2**63 - 1)
 SOME_WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any)
 
 
+def mixed(names, sources, schedule, seed=0, epoch_size=None):
+    """A stream; which source a sample has is not asked for."""
+    return MixedStream([*names], sources, np.zeros_like, schedule, seed=seed, epoch_size=epoch_size)
+
+
 def stream(sizes, schedule, seed=0, epoch_size=None):
     """Of sources with consecutive samples; weights are lists."""
     starts = np.cumsum(sizes) - sizes
     names = range(len(sizes))
-    return MixedStream(
+    return mixed(
         names,
         Groups(starts, np.array(sizes)),
         [(at, dict(zip(names, weights, strict=True))) for at, weights in schedule],
@@ -295,7 +300,7 @@ DRAWN = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
 @examples(DRAWN, st.integers(1, 150), SEEDS, st.sampled_from([1, 2**40, 0.1, 1e-300, 1e300]))
 def test_draws_round_the_share_of_a_sample_up_or_down(weights, length, seed, unit):
     draws = Draws(np.array(weights) * unit, len(weights), length)
-    made = MixedStream(["a"], Drawn(0, draws), [(0, {"a": 1})], seed=seed, epoch_size=None)
+    made = mixed(["a"], Drawn(0, draws), [(0, {"a": 1})], seed=seed)
     for turn in range(2):
         counts = Counter(entries(made, turn * length, (turn + 1) * length))
         for sample, weight in enumerate(weights):
@@ -310,9 +315,7 @@ def test_draws_round_the_share_of_a_sample_up_or_down(weights, length, seed, uni
 
 def test_the_mean_of_draws_over_passes_is_exact():
     weights, passes = [1, 2.5, 0.125, 9, 3], 600
-    made = MixedStream(
-        ["a"], Drawn(10, Draws(weights, 5, 7)), [(0, {"a": 1})], seed=1, epoch_size=None
-    )
+    made = mixed(["a"], Drawn(10, Draws(weights, 5, 7)), [(0, {"a": 1})], seed=1)
     counts = np.bincount(np.array(entries(made, 0, 7 * passes)) - 10)
     # u is uniform: a count has a deviation of at most 1/2.
     assert np.abs(counts / passes - 7 * np.array(weights) / sum(weights)).max() < 4 * 0.5 / 600**0.5
@@ -324,7 +327,7 @@ def test_a_weight_that_is_not_0_stays_so():
 
 def test_listed_sources_keep_their_order_in_each_pass():
     groups = Groups(np.array([0, 4]), np.array([4, 3]), np.array([6, 5, 4, 3, 2, 1, 0]), True)
-    made = MixedStream([0, 1], groups, [(0, {0: 1, 1: 1})], seed=0, epoch_size=None)
+    made = mixed([0, 1], groups, [(0, {0: 1, 1: 1})], seed=0)
     found = entries(made, 0, 16)
     assert [each for each in found if each > 2] == [6, 5, 4, 3] * 2
     assert [each for each in found if each < 3] == [2, 1, 0, 2, 1, 0, 2, 1]
@@ -348,9 +351,7 @@ def test_classes_are_the_sources_of_a_mixture(weights, shares, ascend):
     sizes = dict(zip(names, groups.lengths.tolist(), strict=True))
     assert sizes == {-3: 25, 4: 4, 90: 1}
     pairs = integer_weights(class_weights(sizes, weights))
-    made = MixedStream(
-        names, groups, [(0, dict(zip(names, pairs, strict=True)))], seed=5, epoch_size=None
-    )
+    made = mixed(names, groups, [(0, dict(zip(names, pairs, strict=True)))], seed=5)
     found = Counter(entries(made, 0, 1000))
     counts = Counter(labels[each - 100] for each in found.elements())
     for label, share in zip(names, shares, strict=True):
@@ -368,7 +369,7 @@ def test_mixtures_may_be_sources_of_mixtures():
     joined = Joined([Groups(np.array([0]), np.array([40])), inner, drawn])
     assert joined.lengths.tolist() == [40, 30, 36]
     weights = {"plain": 2, "classes": 1, "draws": 1}
-    made = MixedStream(weights, joined, [(0, weights)], seed=2, epoch_size=None)
+    made = mixed(weights, joined, [(0, weights)], seed=2)
     found = np.array(entries(made, 0, 720))
     counts = np.bincount(found, minlength=80)
     assert counts[:40].tolist() == [9] * 40
@@ -409,7 +410,7 @@ NAMED = {"a": 2, "b": 1}
 
 def named(schedule, epoch_size=None):
     groups = Groups(np.array([0, 2]), np.array([2, 3]))
-    return MixedStream(["a", "b"], groups, schedule, seed=0, epoch_size=epoch_size)
+    return mixed(["a", "b"], groups, schedule, seed=0, epoch_size=epoch_size)
 
 
 NOT_A_WEIGHT = [
