@@ -403,6 +403,23 @@ def test_a_description_names_what_the_stream_depends_on():
     assert len({same, *(stream(**base | other).describe(0) for other in others)}) == 6
 
 
+def test_a_description_differs_with_what_is_within_a_source():
+    starts, lengths = np.array([0, 4]), np.array([4, 4])
+
+    def classes(weights, labels=(0, 0, 1, 1)):
+        return Joined([Mixed(Mixture(weights), by_label(np.array(labels))[1])] * 2)
+
+    def drawn(*weights):
+        return Joined([Drawn(start, Draws(weights, 3, 4)) for start in (0, 4)])
+
+    inner = [Groups(starts, lengths), Groups(starts, lengths, listed=True), classes([1, 1])]
+    inner += [Groups(starts, lengths, np.arange(8)), Groups(starts, lengths, np.arange(8)[::-1])]
+    inner += [classes([1, 2]), classes([1, 1], [0, 1, 0, 1]), drawn(1, 2, 3), drawn(1, 3, 2)]
+    made = [mixed("ab", each, [(0, NAMED)]).describe(0) for each in inner]
+    assert len({*made}) == len(inner)
+    assert made[7] == mixed("ab", drawn(1, 2, 3), [(0, NAMED)]).describe(0)
+
+
 # --- bad input ---
 
 NAMED = {"a": 2, "b": 1}
