@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from dali_storage.order import OrderOptions
-from dali_storage.order.sampling.dealing import StreamOrder
+from dali_storage.order.dealing import StreamOrder
 from dali_storage.order.sampling.own import OwnOrder
 
 SAMPLES = 20
