@@ -133,8 +133,8 @@ def set_weights(
 ) -> int:
     """Mix the sources of the reader `name` by other weights, from a position of its stream on.
 
-    All ranks must do so with the same weights and the same `at`; `ranks.require_same()` finds out
-    whether they have. States and checkpoints keep it. Weights that were to change later are
+    All ranks must do so with the same weights and the same `at`; `dali_storage.ranks.check()` finds
+    out whether they have. States and checkpoints keep it. Weights that were to change later are
     forgotten.
 
     Args:

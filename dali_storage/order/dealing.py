@@ -9,15 +9,16 @@ equally many batches is the beginning of the epoch, so any number of ranks can g
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from ..contract._types import IntArray
 from .options import OrderOptions
 from .resume import Rest
-from .shards import rounds
 from .sampling.permutation import hashed
-from .sampling.stream import Stream
+from .sampling.stream import SampleStream
+from .shards import rounds
 
 _BATCHES, _SAMPLES = 128, 8192  # that are computed at once, at most: one batch costs 0.3 ms
 
@@ -43,7 +44,7 @@ class StreamOrder:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: SampleStream,
         batch_size: int,
         options: OrderOptions,
         rest: Rest | None = None,
@@ -68,6 +69,10 @@ class StreamOrder:
         self._at_once = max(1, min(_BATCHES, _SAMPLES // batch_size))
         self._first = 0
         self._chunk = np.empty((0, batch_size), np.int64)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Another one of the same stream, which is shared, because it may be large."""
+        return type(self)(self._stream, self._batch_size, self._options, self._rest)
 
     def batch(self, index: int) -> IntArray:
         """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller.
@@ -118,7 +123,7 @@ class StreamOrder:
         return self._stream.entries(positions.ravel()).reshape(-1, self._batch_size)
 
 
-def require_share(stream: Stream, options: OrderOptions) -> None:
+def require_share(stream: SampleStream, options: OrderOptions) -> None:
     """Refuse more ranks than an epoch has samples."""
     if stream.epoch_size < options.num_shards:
         raise ValueError(

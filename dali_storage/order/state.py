@@ -9,10 +9,10 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ..contract.catalog import Catalog
+from .dealing import StreamRest
 from .options import OrderOptions
 from .resume import Rest
-from .dealing import StreamRest
-from .sampling.stream import Stream
+from .sampling.stream import SampleStream
 from .shards import rounds
 
 VERSION = 1
@@ -69,7 +69,7 @@ class SavedPositions:
         order: OrderOptions,
         batch_size: int,
         shared_seed: bool,
-        stream: Stream | None = None,
+        stream: SampleStream | None = None,
     ) -> None:
         """`reader` begins the messages. `shared_seed`: all ranks have the seed of `order`."""
         self._reader, self._order, self._batch_size = reader, order, batch_size

@@ -31,8 +31,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     """`fn.readers.file` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume` and `device="gpu"`
-    are new. For every argument, None means its default. As in DALI, integers and labels are
+    bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
+    `weights`, `epoch_size` and `order` are new. For every argument, None means its default. As in DALI, integers and labels are
     converted by `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a
     flag is refused, because DALI takes "False" for True.
 
@@ -111,6 +111,18 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             name its GPU (`device_id`). False: never, unless the backend does it itself. A
             page-locked buffer is kept until the outputs made from it are taken, so as many more are
             in use as the pipeline prefetches batches.
+        weights: how often samples are given. "balanced": all labels equally often. "sqrt": as the
+            square root of their numbers of samples. A mapping: a number of at least 0 for each
+            label. A sequence or array: a number for each sample, which is then given its share of
+            the epoch, rounded up or down (not drawn independently; 8 bytes of memory a sample).
+            Samples come in the order of `readers.mix`, which is shuffled, shared by all ranks, and
+            resumes on any number of ranks; random_shuffle and others of DALI's order are refused.
+        epoch_size: how many samples are an epoch. None: as many as there are. "largest": until each
+            label with a weight has had one pass over its samples; "smallest": until one has.
+            Without `weights`, all samples have the same.
+        order: the indices of the samples of an epoch, of all ranks, which are given runs of it: an
+            array or sequence, the same in each epoch; a function of the number of the epoch that
+            returns one; or a torch sampler that can be asked again, such as one with `set_epoch`.
         resume: what `readers.state()` returned: goes on in mid-epoch, on any number of ranks. Each
             sample that was not given yet is given once, by one of them; then whole epochs follow.
             With the same number of shards and batch size, it is bit for bit what would have come.

@@ -13,7 +13,7 @@ from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import add_reader
 from ..order.sampling.sources import Joined, Sources
-from ..order.sampling.stream import MixedStream, Stream
+from ..order.sampling.stream import MixedStream, SampleStream
 from ..reading.opening import Opening
 from ..samples.joining import join
 from .arguments import ReaderArguments, complete, in_graph, takes_arguments
@@ -195,7 +195,7 @@ def _stream(
     catalogs: dict[str, Catalog],
     sources: Mapping[str, Mapping[str, Any]],
     arguments: Mapping[str, Any],
-) -> Stream:
+) -> SampleStream:
     """The stream of the mixture, whose catalogs are not needed any more."""
     weights, schedule = arguments["weights"], arguments["schedule"]
     if weights is not None and schedule is not None:

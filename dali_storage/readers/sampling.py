@@ -10,7 +10,7 @@ from ..order.sampling.draws import Draws
 from ..order.sampling.mixture import Mixture, integer_weights
 from ..order.sampling.own import OwnOrder
 from ..order.sampling.sources import Drawn, Groups, Mixed, Sources, by_label, class_weights
-from ..order.sampling.stream import MixedStream, Stream
+from ..order.sampling.stream import MixedStream, SampleStream
 
 _OF_DALI = {  # with the values that say nothing
     "random_shuffle": (False, None),
@@ -22,7 +22,7 @@ _OF_DALI = {  # with the values that say nothing
 
 _OWN = "weights", "order", "epoch_size", "sources"
 
-MakeStream = Callable[[Catalog], Stream]
+MakeStream = Callable[[Catalog], SampleStream]
 
 
 def has_own_order(arguments: Mapping[str, Any]) -> bool:
@@ -66,7 +66,7 @@ def seed_of(arguments: Mapping[str, Any]) -> int:
     return 0 if seed is None else int(seed)
 
 
-def _weighted(catalog: Catalog, weights: Any, seed: int, epoch_size: Any) -> Stream:
+def _weighted(catalog: Catalog, weights: Any, seed: int, epoch_size: Any) -> SampleStream:
     size = catalog.delivered
     if by_class(weights):
         labels = labels_of(catalog)

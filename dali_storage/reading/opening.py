@@ -11,7 +11,7 @@ from ..contract.objects import Remote
 from ..contract.reader import Reader
 from ..order import OrderOptions, reader_meta
 from ..order.dealing import require_share
-from ..order.sampling.stream import Stream
+from ..order.sampling.stream import SampleStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ class Opening:
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     resume: Mapping[str, Any] | None = None
-    stream: Callable[[Catalog], Stream] | None = None
+    stream: Callable[[Catalog], SampleStream] | None = None
 
-    def open(self) -> tuple[Catalog, Reader, Stream | None]:
+    def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
         """Find the samples and open the backend, which the caller closes; make the stream.
 
         Raises:

@@ -5,9 +5,9 @@ from typing import Any
 
 from ..contract.catalog import Catalog
 from ..order import Order, OrderOptions
-from ..order.resume import Rest, RestOrder
 from ..order.dealing import StreamOrder
-from ..order.sampling.stream import MixedStream, Stream
+from ..order.resume import Rest, RestOrder
+from ..order.sampling.stream import MixedStream, SampleStream
 from ..order.sequence import Batches
 from ..order.state import SavedPositions
 
@@ -23,7 +23,7 @@ class Ordering:
         self,
         reader: str,
         catalog: Catalog,
-        stream: Stream | None,
+        stream: SampleStream | None,
         options: OrderOptions,
         batch_size: int,
         shared_seed: bool,

@@ -18,7 +18,7 @@ from ..contract.options import require_integer
 from ..contract.reader import Reader
 from ..order import reader_meta
 from ..order.resume import Rest
-from ..order.sampling.stream import Stream
+from ..order.sampling.stream import SampleStream
 from .buffers import make_pool
 from .lanes import Gate
 from .opening import Opening
@@ -72,7 +72,7 @@ class BatchStream:
         self.ended: str | None = None
         self.recent: deque[object] = deque(maxlen=_RECENT)
         self._opened: tuple[Catalog, Reader] | None = None
-        self._samples: Stream | None = None  # None: in the order of DALI
+        self._samples: SampleStream | None = None  # None: in the order of DALI
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 

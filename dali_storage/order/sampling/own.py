@@ -17,7 +17,7 @@ _CHUNK = 1 << 16  # indices that are Python's integers at once; a list of 10**8 
 
 
 class OwnOrder:
-    """A `Stream` of the indices that a user gives for each epoch, those of all ranks.
+    """A `SampleStream` of the indices that a user gives for each epoch, those of all ranks.
 
     The last two epochs are kept; others are asked for again. An array is taken as it is, without a
     copy, and must not be changed.
@@ -48,7 +48,7 @@ class OwnOrder:
                 )
 
     def entries(self, positions: IntArray) -> IntArray:
-        """See `Stream`; raises the errors of another epoch, as the constructor those of epoch 0."""
+        """See `SampleStream`; raises errors of another epoch, as the constructor of epoch 0."""
         size = self.epoch_size
         first, last = (positions[[0, -1]] // size).tolist()
         starts = [epoch * size for epoch in range(first, last + 2)]
@@ -61,11 +61,11 @@ class OwnOrder:
         return np.concatenate(parts).astype(np.int64, copy=False)
 
     def describe(self, epoch: int) -> str:
-        """See `Stream`."""
+        """See `SampleStream`."""
         return f"an own one of {self.epoch_size} indices (CRC-32 {self._epoch(epoch)[1]:#x})"
 
     def changed(self, changes: Any) -> Self:
-        """See `Stream`."""
+        """See `SampleStream`."""
         if changes:
             raise ValueError(f"changes: an own order has no weights, not {changes!r:.80}")
         return self

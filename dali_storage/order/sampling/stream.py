@@ -21,7 +21,7 @@ from .sources import Sources, require_names
 _SHOWN = 8  # weights in a description
 
 
-class Stream(Protocol):
+class SampleStream(Protocol):
     """An endless stream of samples for all ranks.
 
     Attributes:
@@ -68,7 +68,7 @@ class MixedStream:
 
     Attributes:
         names: of the sources, in the order of their numbers.
-        epoch_size, seed: see `Stream`.
+        epoch_size, seed: see `SampleStream`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MixedStream:
         self.epoch_size = self._epoch_size(epoch_size)
 
     def entries(self, positions: IntArray) -> IntArray:
-        """See `Stream`."""
+        """See `SampleStream`."""
         numbers, ordinals = self.sources_at(positions)
         return self._sources.entries(self._key, numbers, ordinals)
 
@@ -137,11 +137,11 @@ class MixedStream:
 
     @property
     def changes(self) -> list[list[Any]]:
-        """See `Stream`."""
+        """See `SampleStream`."""
         return [[position, [*weights]] for position, weights in self._changes]
 
     def changed(self, changes: Any) -> Self:
-        """See `Stream`.
+        """See `SampleStream`.
 
         Raises:
             ValueError: they are not of such a stream.
@@ -172,7 +172,7 @@ class MixedStream:
         return self.changed([*kept, [position, self._integers(weights)]])
 
     def describe(self, epoch: int) -> str:
-        """See `Stream`."""
+        """See `SampleStream`."""
         pieces = [[it.start, it.mixture.weights.tolist()] for it in self._planned]
         names = list(map(str, self.names))
         whole = json.dumps([names, pieces, self._sources.crc])
