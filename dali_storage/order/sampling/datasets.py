@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ...contract._types import IntArray
 from ...contract.options import require_integer
 from .draws import Draws
 from .mixture import Mixture, integer_weights
@@ -21,12 +21,12 @@ class DataSet:
 
     Attributes:
         size: how many.
-        labels: int64[size]; None: they have none.
+        labels: integers[size]; None: they have none.
         weights: of their classes, see `class_weights()`; or one number a sample; or None.
     """
 
     size: int
-    labels: IntArray | None = None
+    labels: npt.NDArray[Any] | None = None
     weights: Any = None
 
     def __post_init__(self) -> None:
