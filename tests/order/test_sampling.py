@@ -15,6 +15,7 @@ from hypothesis import given as examples
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from dali_storage.order.sampling.datasets import DataSet, mixture_of, stream_of
 from dali_storage.order.sampling.draws import Draws
 from dali_storage.order.sampling.mixture import Mixture, integer_weights
 from dali_storage.order.sampling.permutation import hashed, permuted
@@ -376,6 +377,20 @@ def test_mixtures_may_be_sources_of_mixtures():
     assert counts[40:69].sum() == counts[69] == 90
     assert counts[70:].tolist() == [10] * 9 + [90]
     assert found[:12].tolist() == [39, 61, 7, 70, 19, 69, 21, 73, 17, 59, 30, 79]  # in all versions
+
+
+@pytest.mark.parametrize("mixture", [True, False])
+def test_the_source_of_a_sample_is_known(mixture):
+    labels = np.array([7, 3, 7, 5, 3, 7], np.int32)
+    settings = {"seed": 4, "epoch_size": None}
+    made = stream_of(DataSet(6, labels, {3: 1, 5: 2, 7: 1}), **settings)
+    if mixture:
+        parts = {"a": DataSet(9), "b": DataSet(6, labels, "sqrt"), "c": DataSet(5)}
+        made = mixture_of(parts, {"a": 1, "b": 2, "c": 1}, None, **settings)
+    positions = np.arange(200)
+    found = made.sources_of(made.entries(positions))
+    assert (found.dtype, found.tolist()) == (np.int32, made.sources_at(positions)[0].tolist())
+    assert np.bincount(found).tolist() == [50, 100, 50]
 
 
 @pytest.mark.parametrize(
