@@ -32,9 +32,9 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
-    `weights`, `epoch_size` and `order` are new. For every argument, None means its default. As in DALI, integers and labels are
-    converted by `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a
-    flag is refused, because DALI takes "False" for True.
+    `weights`, `epoch_size` and `order` are new. For every argument, None means its default. As in
+    DALI, integers and labels are converted by `int()`: text is parsed, and fractions are cut off
+    (`seed=1.5` is 1). Text for a flag is refused, because DALI takes "False" for True.
 
     The samples are the files in the class directories of `file_root`, or those named by `files` or
     `file_list`. Without any of the three, the backend must know its samples; those with an extent

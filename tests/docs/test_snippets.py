@@ -106,7 +106,9 @@ def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch
 
 
 def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
-    own, mixture, classes = snippets("docs/sampling.md", "python")
+    mixed, own, mixture, classes = snippets("docs/sampling.md", "python")
+    roots = {'"/data/photos"': repr(str(data)), '"/data/scans"': repr(str(data))}
+    assert run(here(mixed, roots | ON_CPU)) == "{'photos': (3, 0), 'scans': (1, 0)}\n"
     lengths = [os.path.getsize(path) for path in sorted(data.rglob("*.jpg"))]
     np.save(tmp_path / "lengths.npy", lengths)
     read = "print([data.shape() for data in samples(batch_size=20).run()][0])"
