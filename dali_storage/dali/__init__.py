@@ -16,7 +16,16 @@ from .iterators import extend_iterators
 from .resume import extend_iterators_to_resume, not_delivered
 from .self_test import require_same_order
 
-__all__ = ["AS_STORED", "SHUFFLE_BITS", "DataNode", "add_reader", "catalog", "source", "state"]
+__all__ = [
+    "AS_STORED",
+    "SHUFFLE_BITS",
+    "DataNode",
+    "add_reader",
+    "catalog",
+    "replaced",
+    "source",
+    "state",
+]
 
 
 def add_reader(
@@ -90,6 +99,19 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     return source(pipeline, name).open()[0]
+
+
+def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
+    """Index, path or URL, and reason of the bad samples that this pipeline's reader has found.
+
+    In the order in which they were found, since the pipeline began to read. Each of them is
+    replaced with on_error="replace"; without it, the list is empty.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    found = source(pipeline, name).replacement
+    return [] if found is None else found.found
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:

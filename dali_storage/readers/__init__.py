@@ -1,6 +1,6 @@
 """The drop-in operators: those of `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
-from ..dali import catalog, state
+from ..dali import catalog, replaced, state
 from .files import file
 from .npy import numpy
 from .recordio import mxnet
@@ -8,4 +8,14 @@ from .records import records
 from .tfrecord import tfrecord
 from .webdataset import webdataset
 
-__all__ = ["catalog", "file", "mxnet", "numpy", "records", "state", "tfrecord", "webdataset"]
+__all__ = [
+    "catalog",
+    "file",
+    "mxnet",
+    "numpy",
+    "records",
+    "replaced",
+    "state",
+    "tfrecord",
+    "webdataset",
+]

@@ -10,6 +10,7 @@ from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
 from ..order import OrderOptions, reader_meta
+from .replacement import OnError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Opening:
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
         resume: a state to go on from; see `BatchStream.resume()`.
+        on_error: what is done about bad samples.
     """
 
     find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
@@ -42,6 +44,7 @@ class Opening:
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     resume: Mapping[str, Any] | None = None
+    on_error: OnError = field(default_factory=OnError)
 
     def open(self) -> tuple[Catalog, Reader]:
         """Find the samples and open the backend, which the caller closes.

@@ -20,11 +20,13 @@ from ..contract.reader import Reader
 from ..order import Order, reader_meta
 from ..order.resume import Rest, RestOrder
 from ..order.state import SavedPositions
+from .batches import reads_anew
 from .buffers import BufferPool
 from .lanes import Gate
 from .opening import Opening
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
+from .replacement import Replacement
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -52,6 +54,8 @@ class BatchStream:
             last. These outlive them and are dropped in the thread that asks for batches.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
+        replacement: the bad samples, after `start()`; None if these are errors.
+        only: what a batch consists of, wherever the position is; None: of the samples there.
     """
 
     def __init__(self, name: str, opening: Opening) -> None:
@@ -70,6 +74,8 @@ class BatchStream:
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
         self.ended: str | None = None
+        self.replacement: Replacement | None = None
+        self.only: IntArray | None = None
         self.recent: deque[object] = deque(maxlen=_RECENT)
         self._opened: tuple[Catalog, Reader] | None = None
         self._prefetcher: Prefetcher | None = None
@@ -112,8 +118,7 @@ class BatchStream:
     @property
     def meta(self) -> dict[str, int]:
         """What `pipe.reader_meta(name)` returns for this reader."""
-        catalog, _ = self.open()
-        return reader_meta(catalog.delivered, self._order)
+        return reader_meta(self.open()[0].delivered, self._order)
 
     def require_gpu(self, device_id: int | None) -> None:
         """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
@@ -127,9 +132,7 @@ class BatchStream:
         if self._opening.pinned and reader.device == "gpu":
             raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
         if self._opening.pinned and device_id is None:
-            raise ValueError(
-                f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
-            )
+            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU: give it device_id")
 
     def start(
         self,
@@ -163,7 +166,9 @@ class BatchStream:
             fmt=self.fmt,
             gate=gate,
             views=views,
+            on_error=self._opening.on_error,
         )
+        self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
 
     def _why_not_views(self, reader: Reader, views: Collection[int]) -> str:
@@ -172,7 +177,7 @@ class BatchStream:
             return "its buffers are page-locked for the GPU, unless pinned=False"
         if self.stream is not None:
             return "batches are in GPU memory"
-        if _reads_anew(type(reader)):
+        if reads_anew(type(reader)):
             return f"{type(reader).__name__} has its own read() and no views()"
         if not views:
             return "other operators than decoders take its outputs, and might write to them"
@@ -241,6 +246,8 @@ class BatchStream:
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
+        if self.only is not None:
+            return self._prefetcher.read(self.only)
         return self._prefetcher.get(self.position.next, self.position.successor)
 
     @property
@@ -280,8 +287,7 @@ class BatchStream:
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
-        catalog, _ = self.open()
-        return catalog.labels[batch.samples]
+        return self.open()[0].labels[batch.samples]
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
@@ -337,9 +343,3 @@ def _close_in(process: int, close: Callable[[], None]) -> None:
     """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
         close()
-
-
-def _reads_anew(kind: type[Reader]) -> bool:
-    """Whether a class has its own `read()` and `views()` of a base, which would bypass it."""
-    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
-    return names[0] == "read"
