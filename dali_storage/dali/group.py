@@ -126,7 +126,7 @@ class ReaderGroup:
                 each.read_ahead()
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
-            if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
+            if has_other_sources(pipeline):
                 source.end(error)
             if pipeline._api_type is not PipelineAPIType.ITERATOR:
                 raise
@@ -305,6 +305,11 @@ _DECODERS = {
     for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
 } | {"nvidia.dali.ops.PeekImageShape"}
 """Not all of these modules: an operator of a plugin may be in them, too."""
+
+
+def has_other_sources(pipeline: Pipeline) -> bool:
+    """Whether a built pipeline also takes batches from sources of the user."""
+    return len(readers_of(pipeline)) < len(pipeline._input_callbacks or ())
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

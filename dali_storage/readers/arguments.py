@@ -177,12 +177,12 @@ def prepare(
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
-        on_error=_on_error(arguments, device or "cpu"),
+        on_error=bad_sample_options(arguments, device or "cpu"),
     )
 
 
-def _on_error(arguments: Mapping[str, Any], device: str) -> OnError:
-    """What is done about bad samples; the arguments may be missing."""
+def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
+    """What is done about bad samples; the arguments may be missing. Raises as `prepare()`."""
     wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
     record = arguments.get("bad_samples")
     if wish not in ("raise", "replace"):

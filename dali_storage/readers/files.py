@@ -1,12 +1,11 @@
 """`readers.file`: samples that are files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.objects import Remote
 from ..dali import DataNode, add_reader
 from ..reading.opening import Opening
 from ..samples import discovery
@@ -185,14 +184,12 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
 def prepare_file(arguments: Mapping[str, Any]) -> Opening:
     """What `file` opens, from its arguments by name; others are ignored."""
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
+    exclude = samples.pop("exclude")
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
     names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    if (exclude := samples.pop("exclude")) is not None:
+    every = partial(discovery.discover, **samples)
+    if exclude is not None:
         local_path("exclude", exclude)
-
-    def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
-        found = discovery.discover(tree, remote, **samples)
-        return found if exclude is None else without(found, exclude)
-
-    return prepare(arguments, find, Format(), names=names)
+        return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
+    return prepare(arguments, every, Format(), names=names)

@@ -170,7 +170,7 @@ class Prefetcher:
     def statistics(self) -> ReaderStatistics:
         """Of the batches until now; also after `close()`."""
         ready = self._ready / max(self._batches, 1)
-        replaced = self.replacement.count if self.replacement else 0
+        replaced = len(self.replacement.bad) if self.replacement else 0
         counted = self._batches, self._bytes, self._wait_seconds, self._depth, ready
         return ReaderStatistics(*counted, replaced)
 

@@ -5,7 +5,7 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,6 +34,10 @@ _ATTEMPTS = 16
 _SHOWN = 3  # names in an error
 _MASK = 2**64 - 1
 
+Broken: TypeAlias = Callable[[Any, bytes], str]
+"""Why the bytes of a sample in the file of a name, or of a container (b""), are bad; "": they are
+not."""
+
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, among which one is that may take the place of a sample."""
 
@@ -46,56 +50,32 @@ class OnError:
 
     Attributes:
         replace: whether another sample is given in place of a bad one.
-        broken: why the bytes of a sample are bad, "" if they are not; it is given the name of the
-            file, unless that is a container. None: bytes are not checked.
+        broken: tells bad bytes; None: they are not checked.
         most: how many bad samples there may be. None: 10, or 0.1 % if that is more.
         record: the path of a file to which a line of JSON is appended for each; "" if to none.
         seed: of the choice, the same on all ranks.
     """
 
     replace: bool = False
-    broken: Callable[[Any, bytes], str] | None = None
+    broken: Broken | None = None
     most: int | None = None
     record: str = ""
     seed: int = 0
 
 
-class BrokenSamples(RecordError):  # noqa: N818  (a signal, as SampleSizeChanged)
-    """Bytes are not those of whole samples.
-
-    Attributes:
-        found: the error of each of these samples, by its index.
-    """
-
-    def __init__(self, path: bytes, what: str, found: dict[int, Exception]) -> None:
-        super().__init__(path, what)
-        self.found = found
-
-
 def require_whole(
-    catalog: Catalog,
-    fmt: Format,
-    samples: IntArray,
-    outputs: Sequence[Contents],
-    broken: Callable[[Any, bytes], str],
+    catalog: Catalog, fmt: Format, samples: IntArray, outputs: Sequence[Contents], broken: Broken
 ) -> None:
-    """Check the outputs of a batch that are bytes.
-
-    Raises:
-        BrokenSamples: some are not whole.
-    """
-    found: dict[int, Exception] = {}
+    """Raise `RecordError` at the first sample of a batch whose bytes are bad."""
     for described, contents in zip(fmt.outputs, outputs, strict=True):
         if described.dtype != np.uint8 or described.ndim != 1:
             continue
         for index, item in zip(samples.tolist(), contents, strict=True):
             name = b"" if catalog.ranges is not None else catalog.name(index)
             if what := broken(item, name):
-                path = catalog.path(index * catalog.pieces)
-                where = catalog.where(index * catalog.pieces)
-                found[index] = RecordError(path, f"{where}: {what}" if where else what)
-    for first in found.values():
-        raise BrokenSamples(catalog.path(int(samples[0])), str(first), found)
+                piece = index * catalog.pieces
+                where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
+                raise RecordError(catalog.path(piece), where + what)
 
 
 class Replacement:
@@ -103,6 +83,9 @@ class Replacement:
 
     That is the same on all ranks, whoever finds a bad sample, and when: a pure function of the
     sample and of which others are bad. Used by all lanes.
+
+    Attributes:
+        bad: the errors of the bad samples, in the order in which they were found.
     """
 
     def __init__(self, catalog: Catalog, on_error: OnError, members: Members | None = None) -> None:
@@ -115,28 +98,21 @@ class Replacement:
         self._members = members or (lambda index: range(catalog.delivered))
         most = on_error.most
         self._most = max(10, catalog.delivered // 1000) if most is None else most
-        self._bad: dict[int, Exception] = {}
+        self.bad: dict[int, Exception] = {}
         self._lock = threading.Lock()  # to add one
         if on_error.record:
             self._append(b"")
 
     @property
-    def count(self) -> int:
-        """How many samples were found to be bad."""
-        return len(self._bad)
-
-    @property
     def found(self) -> list[tuple[int, str, str]]:
-        """Index, path and reason of the bad samples, in the order in which they were found."""
-        return [(index, self._path(index), reason(it)) for index, it in [*self._bad.items()]]
+        """Index, path and reason of the bad samples."""
+        return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """What `read` returns for `samples`, or for others in place of those that are bad.
 
-        If a batch fails, its samples are read one by one.
-
-        Raises:
-            Exception: of `read`, if it is of no sample; or of a bad one, if there are too many.
+        If a batch fails, its samples are read one by one. Raises an error that is of no sample, or
+        of one that cannot be replaced, or of the first if there are too many.
         """
         failed = False
         while True:
@@ -145,50 +121,42 @@ class Replacement:
             except Exception as error:
                 if failed or not is_of_sample(error, self._catalog):
                     raise
-                found = getattr(error, "found", None)
-                found = found or culprits(self._catalog, self.chosen(samples), read)
+                found = culprits(self._catalog, self.chosen(samples), read)
                 failed = not found  # it may succeed now
             self.add(found)
 
     def chosen(self, samples: IntArray) -> IntArray:
-        """`samples`, or a copy with others in place of those that are known to be bad.
-
-        Raises:
-            OSError, RecordError: nothing can take the place of one.
-        """
-        if not self._bad or self._bad.keys().isdisjoint(wanted := samples.tolist()):
+        """`samples`, or a copy with others in place of those that are known to be bad."""
+        if not self.bad or self.bad.keys().isdisjoint(wanted := samples.tolist()):
             return samples
         self._require_few()
-        return np.array([self._instead(it) if it in self._bad else it for it in wanted], np.int64)
+        return np.array([self._instead(it) if it in self.bad else it for it in wanted], np.int64)
 
-    def add(self, found: dict[int, Exception]) -> None:
-        """Note bad samples, and their errors.
-
-        Raises:
-            OSError, RecordError: these are too many.
-        """
+    def add(self, found: Mapping[int, Exception]) -> None:
+        """Note bad samples and their errors; raise that of the first if there are too many."""
         with self._lock:
             for index, error in found.items():
-                if index in self._bad or len(self._bad) > self._most:
+                if index in self.bad or len(self.bad) > self._most:
                     continue
                 # Without what would keep buffers alive.
-                self._bad[index] = error.with_traceback(None)
+                self.bad[index] = error.with_traceback(None)
                 error.__context__ = error.__cause__ = None
-                line = {"index": index, "path": self._path(index), "reason": reason(error)}
+                path, what = self._path(index), reason(error)
                 if self._on_error.record:
+                    line = {"index": index, "path": path, "reason": what}
                     self._append(json.dumps(line).encode() + b"\n")
-                if len(self._bad) == 1 <= self._most:
-                    what = f"{self._path(index)!r} is replaced by another sample: {reason(error)}"
+                if len(self.bad) == 1 <= self._most:
+                    what = f"{path!r} is replaced by another sample: {what}"
                     warnings.warn(f"{what}; readers.replaced() lists all", SampleReplaced, 2)
         self._require_few()
 
     def _require_few(self) -> None:
-        if (count := len(self._bad)) > self._most:
+        if (count := len(self.bad)) > self._most:
             others = [os.path.basename(path) for _, path, _ in self.found[1:_SHOWN]]
             also = f" (also {', '.join(others)})" if others else ""
             what = f"it is one of {count} bad samples{also}, and max_replaced is {self._most}"
             remedy = "python -m dali_storage check lists all"
-            raise self._error(next(iter(self._bad)), f"{what}; {remedy}")
+            raise self._error(next(iter(self.bad)), f"{what}; {remedy}")
 
     def _instead(self, index: int) -> int:
         """The first good one of a sequence of samples that depends on the index only."""
@@ -198,12 +166,12 @@ class Replacement:
         place = members.index(index) if isinstance(members, range) else members.searchsorted(index)
         for attempt in range(_ATTEMPTS):
             step = 1 + _mixed(self._on_error.seed, index, attempt) % (count - 1)
-            if (other := int(members[(int(place) + step) % count])) not in self._bad:
+            if (other := int(members[(int(place) + step) % count])) not in self.bad:
                 return other
         raise self._error(index, f"and {_ATTEMPTS} samples in its place are bad, too; remove them")
 
     def _error(self, index: int, what: str) -> Exception:
-        error, path = self._bad[index], self._path(index)
+        error, path = self.bad[index], self._path(index)
         if isinstance(error, OSError):
             return OSError(error.errno, f"{reason(error)}; {what}", path)
         return RecordError(os.fsencode(path), f"{reason(error)}; {what}")
@@ -212,14 +180,12 @@ class Replacement:
         return full_path(self._catalog.path(index * self._catalog.pieces))
 
     def _append(self, line: bytes) -> None:
-        """In one call, so that processes may share the file."""
-        path = self._on_error.record
-        with named(os.fsencode(path)):
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                os.write(fd, line)
-            finally:
-                os.close(fd)
+        """By one call, so that processes may share the file."""
+        with (
+            named(os.fsencode(self._on_error.record)),
+            open(self._on_error.record, "ab", 0) as file,
+        ):
+            file.write(line)
 
 
 def culprits(
@@ -234,7 +200,7 @@ def culprits(
             pieces = catalog.pieces_of(np.array([index]))
             if not is_of_sample(error, catalog, catalog.paths(pieces)):
                 raise
-            found[index] = getattr(error, "found", {}).get(index, error)
+            found[index] = error
     return found
 
 

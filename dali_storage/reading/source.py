@@ -48,6 +48,7 @@ class BatchStream:
         rest: what is left of the epoch that it was moved into, if others began it; else None.
         ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
+        on_error: what is done about bad samples.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         recent: what DALI was given of the last batches; empty after `close()`. DALI drops its
             references in a thread of its own, and waits for the interpreter lock if one is the
@@ -69,7 +70,7 @@ class BatchStream:
         self._resume = opening.resume
         self._batch_size = 0  # until configure()
         self._shared_seed = True
-        self.fmt = opening.fmt
+        self.fmt, self.on_error = opening.fmt, opening.on_error
         self._process = os.getpid()
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
@@ -166,7 +167,7 @@ class BatchStream:
             fmt=self.fmt,
             gate=gate,
             views=views,
-            on_error=self._opening.on_error,
+            on_error=self.on_error,
         )
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
@@ -237,9 +238,8 @@ class BatchStream:
     @cached_property
     def _saved(self) -> SavedPositions:
         """After `configure()`."""
-        catalog, _ = self.open()
         settings = self._order, self._batch_size, self._shared_seed
-        return SavedPositions(repr(self), catalog, *settings)
+        return SavedPositions(repr(self), self.open()[0], *settings)
 
     def batch(self) -> LoadedBatch:
         """The batch at the position; blocks until it has been read. After an error, tries again."""
@@ -282,8 +282,7 @@ class BatchStream:
         """
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
-        catalog, _ = self.open()
-        return self._make_order(catalog).batch(position)
+        return self._make_order(self.open()[0]).batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""

@@ -27,19 +27,21 @@ def without(catalog: Catalog, listed: PathLike) -> Catalog:
     """
     path = os.fsdecode(local_path("exclude", listed))
     named, found = {*_paths(path)}, set[bytes]()
-    first = catalog.name(0) if len(catalog) else b""
-    is_url = scheme(catalog.root) or scheme(first)
-    whole = catalog if is_url else replace(catalog, root=os.path.abspath(catalog.root or b"."))
     keep = np.ones(len(catalog), bool)
+    root, is_url = catalog.root, bool(scheme(catalog.root) or scheme(catalog.name(0)))
+    absolute = catalog if is_url else replace(catalog, root=os.path.abspath(root or b"."))
     for start in range(0, len(keep) if named else 0, _PART):
         files = np.arange(start, min(start + _PART, len(keep)))
-        for file, name in enumerate(whole.file_paths(files), start):
-            plain = is_url or not (b"/." in name or b"//" in name)
-            if (each := name if plain else os.path.normpath(name)) in named:
+        for file, name in enumerate(absolute.file_paths(files), start):
+            if not is_url and (b"/." in name or b"//" in name):
+                name = os.path.normpath(name)
+            if name in named:
                 keep[file] = False
-                found.add(each)
-    if missing := len(named - found):
-        what = f"{missing:,} of {len(named):,} names in {path!r} are not among the samples"
+                found.add(name)
+    if named != found:
+        what = (
+            f"{len(named - found):,} of {len(named):,} files in {path!r} are not among the samples"
+        )
         warnings.warn(f"exclude: {what}; was it made for other data?", stacklevel=2)
     if not keep.any():
         raise ValueError(f"exclude={path!r} leaves no samples")

@@ -46,29 +46,6 @@ def broken(data: Any, name: bytes = b"") -> str:
     return "it is of no known format" if any(head) else "it begins with zeros"
 
 
-def suspect(data: Any) -> str:
-    """What is unusual in a sample that is whole; "" if nothing is."""
-    view = memoryview(data)
-    head = bytes(view[:25])
-    if head.startswith(b"\x89PNG"):
-        width, height, depth = struct.unpack(">IIB", head[16:])
-        kind = "PNG of 16 bits" if depth == 16 else ""
-    elif head.startswith(b"\xff\xd8"):
-        depth, height, width, colours = struct.unpack(">BHHB", view[(at := _frame(view)) : at + 6])
-        kind = "JPEG of CMYK" if colours == 4 else "JPEG of 12 bits" if depth == 12 else ""
-    else:
-        return "WAV without sound" if head.startswith(b"RIFF") and view.nbytes <= 44 else ""
-    return "an image of 1x1" if width == height == 1 else kind
-
-
-def _frame(view: memoryview) -> int:
-    """Where the frame header of a JPEG that is whole has its precision."""
-    at = 2
-    while view[at + 1] not in _FRAMES:
-        at += 1 if view[at + 1] == 0xFF else 2 + int.from_bytes(view[at + 2 : at + 4])
-    return at + 4
-
-
 def _jpeg(view: memoryview) -> str:
     at, marker, has_frame = 2, 0, False
     while marker != 0xDA:  # the start of a scan

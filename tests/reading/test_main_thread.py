@@ -47,7 +47,7 @@ def test_a_backend_that_is_called_in_the_main_thread_fails(backend, tree):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reader", sorted({*readers.__all__} - {"catalog", "state"}))
+@pytest.mark.parametrize("reader", sorted({*readers.__all__} - {"catalog", "replaced", "state"}))
 def test_no_pipeline_and_no_loader_reads_in_the_main_thread(reader, backend, tmp_path):
     operator = numbered(reader, tmp_path / "data", [4, 5])(readers)
 

@@ -17,9 +17,11 @@ from typing import (
     get_args,
 )
 
+from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
 from ...ranks import Shard
+from ...readers.arguments import bad_sample_options
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
@@ -53,6 +55,11 @@ class Options(TypedDict, total=False):
     to: To
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
+    on_error: Literal["raise", "replace"]
+    check: bool
+    max_replaced: int | None
+    bad_samples: PathLike | None
+    exclude: PathLike | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,13 @@ class Settings:
         to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
         backend: how the storage is read; see `readers.file`.
         backend_options: keyword arguments of the backend.
+        on_error: "replace": another image is given in place of one that cannot be read; see
+            `readers.file`, as for the next four. Also of one that cannot be decoded: then the batch
+            is made anew, from the same samples, and random transforms have moved on.
+        check: look whether images are whole before they are decoded.
+        max_replaced: how many bad images to accept.
+        bad_samples: a file that lists them.
+        exclude: a file that lists images to leave out.
 
     Raises:
         ValueError, TypeError: an option has a wrong value; names it.
@@ -108,6 +122,11 @@ class Settings:
     to: To = "torch"
     backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
+    on_error: Literal["raise", "replace"] = "raise"
+    check: bool = False
+    max_replaced: int | None = None
+    bad_samples: PathLike | None = None
+    exclude: PathLike | None = None
 
     def __post_init__(self) -> None:
         for name, known in _INTEGERS.items():
@@ -123,6 +142,14 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
+        bad_sample_options(self.about_bad_samples, "cpu")
+
+    @property
+    def about_bad_samples(self) -> dict[str, Any]:
+        """The arguments of `readers.file` for them that are not their defaults."""
+        names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
+        given = {name: getattr(self, name) for name in names}
+        return {name: it for name, it in given.items() if it not in ("raise", False, None)}
 
 
 _POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
