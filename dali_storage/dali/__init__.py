@@ -11,7 +11,7 @@ from ..reading.opening import Opening
 from ..reading.source import BatchStream
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses other DALIs
 from .executor import extend_pipelines
-from .group import DataNode, ReaderGroup, has_other_sources, readers_of
+from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
 from .iterators import extend_iterators
 from .resume import extend_iterators_to_resume, not_delivered
 from .self_test import require_same_order
@@ -22,6 +22,7 @@ __all__ = [
     "DataNode",
     "add_reader",
     "catalog",
+    "failure",
     "has_other_sources",
     "replaced",
     "source",

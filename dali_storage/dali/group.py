@@ -307,6 +307,13 @@ _DECODERS = {
 """Not all of these modules: an operator of a plugin may be in them, too."""
 
 
+def failure(error: Exception) -> str:
+    """What DALI says of an operator that failed, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = str(error).rpartition("encountered:")[2].partition("Current pipeline object")[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
+
+
 def has_other_sources(pipeline: Pipeline) -> bool:
     """Whether a built pipeline also takes batches from sources of the user."""
     return len(readers_of(pipeline)) < len(pipeline._input_callbacks or ())

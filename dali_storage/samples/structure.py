@@ -46,6 +46,14 @@ def broken(data: Any, name: bytes = b"") -> str:
     return "it is of no known format" if any(head) else "it begins with zeros"
 
 
+def kind(data: Any) -> str:
+    """What DALI's decoders take a sample for, by its first bytes: "image", "sound" or ""."""
+    head = bytes(memoryview(data)[:12])
+    if head.startswith((b"fLaC", b"OggS")) or head.endswith(b"WAVE"):
+        return "sound"
+    return "image" if head.startswith((*_OTHERS, b"\xff\xd8", b"\x89PNG")) else ""
+
+
 def _jpeg(view: memoryview) -> str:
     at, marker, has_frame = 2, 0, False
     while marker != 0xDA:  # the start of a scan

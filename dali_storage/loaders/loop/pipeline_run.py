@@ -10,14 +10,13 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
-from ...dali import has_other_sources, source
+from ...dali import failure, has_other_sources, source
 from ...ranks import Shard
 from ...reading.source import BatchStream
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
 
-_SHOWN = 150  # characters of DALI's error
 _NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
 
 
@@ -215,7 +214,7 @@ class PipelineRun:
                     parts += np.array_split(part, 2)
                 elif error:
                     path = catalog.path(int(part[0]) * catalog.pieces)
-                    found[int(part[0])] = RecordError(path, _what(error))
+                    found[int(part[0])] = RecordError(path, failure(error))
         finally:
             self._source.only, self._failed_read = None, None
             self._source.position.seek(position)
@@ -268,13 +267,6 @@ def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
         )
         raise
     return sources
-
-
-def _what(error: Exception) -> str:
-    """What DALI's message says, without the place in the code of the pipeline."""
-    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
-    text = str(error).rpartition("encountered:")[2].partition("Current pipeline object")[0]
-    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:_SHOWN]}".rstrip(" :")
 
 
 def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
