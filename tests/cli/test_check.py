@@ -1,0 +1,103 @@
+"""`python -m dali_storage check`, and what takes its list."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import wave
+
+import pytest
+from PIL import Image
+
+from dali_storage.cli import check, index
+from dali_storage.samples import index_file
+from tests.loaders.test_bad_images import jpeg
+
+BAD = {
+    "cut.jpg": "JPEG: cut short (no EOI)",
+    "empty.png": "it is empty",
+    "gone.jpg": "No such file or directory",
+    "page.jpg": "it is of no known format",
+}
+
+
+def sound(frames):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1), out.setsampwidth(2), out.setframerate(8000)
+        out.writeframes(bytes(2 * frames))
+    return file.getvalue()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two classes, the first with 70 whole images, the second with bad ones among whole ones."""
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "b").mkdir()
+    for number in range(70):
+        (tmp_path / "set" / "a" / f"{number:02}.jpg").write_bytes(jpeg(number))
+    second = tmp_path / "set" / "b"
+    (second / "cut.jpg").write_bytes(jpeg(1)[:-2])
+    (second / "empty.png").touch()
+    (second / "gone.jpg").symlink_to("/nowhere")
+    (second / "page.jpg").write_text("<html>")
+    (second / "spoiled.jpg").write_bytes(jpeg(1, spoiled=True))
+    Image.new("RGB", (1, 1)).save(second / "tiny.png")
+    (second / "silent.wav").write_bytes(sound(0))
+    (second / "whole.wav").write_bytes(sound(100))
+    return tmp_path / "set"
+
+
+def reasons(text):
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [*map(list, lines)] == [["index", "path", "reason"]] * len(lines)
+    assert all(os.path.isabs(line["path"]) for line in lines)
+    return {os.path.basename(line["path"]): line["reason"] for line in lines}
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_bad_samples_are_listed_and_the_status_is_1(root, jobs, capfd):
+    assert check.main([str(root), "--jobs", jobs]) == 1
+    shown = capfd.readouterr()
+    assert reasons(shown.out) == BAD
+    assert shown.err == "4 of 78 samples are bad\n"
+
+
+def test_decoding_finds_more_and_tells_what_is_unusual(root, tmp_path, capfd):
+    listed = tmp_path / "bad.jsonl"
+    assert check.main([str(root), "--decode", "--jobs", "2", "-o", str(listed)]) == 1
+    found = reasons(listed.read_text())
+    assert found.pop("spoiled.jpg").startswith("fn.decoders.image fails: ")
+    assert found == BAD
+    told = capfd.readouterr().err
+    assert "an image of 1x1: " + repr(str(root / "b" / "tiny.png")) in told
+    assert "sound without samples: " + repr(str(root / "b" / "silent.wav")) in told
+    assert told.count("not bad, but") == 2
+
+    made = tmp_path / "good.idx"
+    assert index.main([str(root), "-o", str(made), "--exclude", str(listed)]) == 0
+    assert len(index_file.CatalogFile(made).catalog()) == 78 - 5
+    assert check.main([str(made), "--decode", "-o", str(listed)]) == 0
+    assert listed.read_text() == ""
+
+
+def test_the_command_and_its_filters(root):
+    command = [sys.executable, "-m", "dali_storage", "check", str(root), "--dir-filters", "a"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "0 of 70 samples are bad\n"  # no bar off a terminal
+
+
+@pytest.mark.parametrize("given", ["nowhere", "bad.tar", "s3://user:word@bucket/x"])
+def test_what_cannot_be_checked_is_an_error_and_no_list_is_written(given, tmp_path, capsys):
+    (tmp_path / "bad.tar").write_bytes(bytes(1024))
+    given = given if "://" in given else str(tmp_path / given)
+    assert check.main([given, "-o", str(tmp_path / "list")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "list").exists()
+
+
+def test_no_jobs_are_refused(root):
+    with pytest.raises(SystemExit):
+        check.main([str(root), "--jobs", "0"])
