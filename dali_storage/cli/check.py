@@ -115,7 +115,7 @@ def _examine_all(
         if decode and not hasattr(own, "decode"):
             own.decode = _decoder()
         for index, item in zip(samples.tolist(), contents, strict=True):
-            found, unusual = broken(item, catalog.name(index)), ""
+            found, unusual = broken(item, partial(catalog.name, index)), ""
             if decode and not found:
                 found, unusual = own.decode(item)
             bad.update({index: found} if found else {})

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -34,7 +35,7 @@ _ATTEMPTS = 16
 _SHOWN = 3  # names in an error
 _MASK = 2**64 - 1
 
-Broken: TypeAlias = Callable[[Any, bytes], str]
+Broken: TypeAlias = Callable[[Any, Callable[[], bytes]], str]
 """Why the bytes of a sample in the file of a name, or of a container (b""), are bad; "": they are
 not."""
 
@@ -71,7 +72,7 @@ def require_whole(
         if described.dtype != np.uint8 or described.ndim != 1:
             continue
         for index, item in zip(samples.tolist(), contents, strict=True):
-            name = b"" if catalog.ranges is not None else catalog.name(index)
+            name = bytes if catalog.ranges is not None else partial(catalog.name, index)
             if what := broken(item, name):
                 piece = index * catalog.pieces
                 where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""

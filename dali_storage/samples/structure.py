@@ -7,6 +7,7 @@ Pixels and sound are not decoded, so a check takes a few microseconds. Sources: 
 import os
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 _OTHERS = (
@@ -22,7 +23,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15
 _END = b"\xff\xd9"
 
 
-def broken(data: Any, name: bytes = b"") -> str:
+def broken(data: Any, name: Callable[[], bytes] = bytes) -> str:
     """Why a sample cannot be decoded; "" if it looks whole, or is not judged.
 
     JPEG, PNG and WAV are judged, by their first bytes. Other bytes are wrong only in a file whose
@@ -37,11 +38,11 @@ def broken(data: Any, name: bytes = b"") -> str:
         return _png(view)
     if head.startswith(b"RIFF") and head.endswith(b"WAVE"):
         return _wav(view)
-    if not name or head.startswith(_OTHERS):
+    if head.startswith(_OTHERS) or not (file := name()):
         return ""
     if not head:
         return "it is empty"
-    if os.path.splitext(name)[1].lower() not in _NAMED:
+    if os.path.splitext(file)[1].lower() not in _NAMED:
         return ""
     return "it is of no known format" if any(head) else "it begins with zeros"
 
@@ -55,16 +56,17 @@ def kind(data: Any) -> str:
 
 
 def _jpeg(view: memoryview) -> str:
-    at, marker, has_frame = 2, 0, False
+    at, marker, has_frame, end = 2, 0, False, len(view)
     while marker != 0xDA:  # the start of a scan
-        while bytes(view[at : at + 2]) == b"\xff\xff":
-            at += 1  # fill bytes
-        if at + 4 > len(view):
+        if at + 4 > end:
             return "JPEG: it ends within its headers"
         if view[at] != 0xFF:
             return "JPEG: no marker where one must be"
-        marker, length = view[at + 1], int.from_bytes(view[at + 2 : at + 4])
-        if length < 2 or at + 2 + length > len(view):
+        if (marker := view[at + 1]) == 0xFF:  # a fill byte
+            at += 1
+            continue
+        length = view[at + 2] << 8 | view[at + 3]
+        if length < 2 or at + 2 + length > end:
             return "JPEG: a segment reaches beyond its end"
         if marker in _FRAMES:
             has_frame = length >= 8 and any(view[at + 5 : at + 7]) and any(view[at + 7 : at + 9])
@@ -72,7 +74,7 @@ def _jpeg(view: memoryview) -> str:
     if not has_frame:
         return "JPEG: no frame before its scan, or one without a size"
     # Much may follow the end, such as a film. A thumbnail, with an end of its own, is before.
-    if view[-2:] != _END and _END not in bytes(view[at:]):
+    if view[-2:] != _END and bytes(view[at:]).rfind(_END) < 0:
         return "JPEG: cut short (no EOI)"
     return ""
 

@@ -145,7 +145,7 @@ def test_a_folder_with_bad_images_and_one_without_them(spoiled, tmp_path, capfd)
 def test_options_about_bad_images_are_refused(tmp_path, cifar):
     (tmp_path / "c").mkdir()
     options = {"train": True, "batch_size": 4, "device": "cpu"}
-    with pytest.raises(ValueError, match="on_error must be .*'replace'.*not 'skip'"):
+    with pytest.raises(ValueError, match=r"on_error must be .*'replace'.*not 'skip'"):
         image_folder(tmp_path, on_error="skip", **options)
     with pytest.raises(ValueError, match="max_replaced needs on_error='replace'"):
         image_folder(tmp_path, max_replaced=3, **options)

@@ -94,7 +94,7 @@ def take(names, ranks, batches, resume=None, **options):
         )
         pipelines.append(pipeline)
         for _ in range(batches):
-            _, labels, index = map(lambda it: np.asarray(it.as_tensor()).ravel(), pipeline.run())
+            _, labels, index = (np.asarray(it.as_tensor()).ravel() for it in pipeline.run())
             assert (labels == index).all()
             given += index.tolist()
     return given, pipelines
@@ -149,8 +149,7 @@ def test_without_on_error_a_file_that_is_checked_is_an_error(damaged):
 def test_the_first_one_is_told(damaged):
     names, bad = damaged
     missing = min(index for index, what in bad.items() if what == "missing")
+    arguments = {"files": names[missing : missing + 3], "on_error": "replace"}
+    pipeline = build(readers.file, 1, {}, name="R", **arguments)
     with pytest.warns(SampleReplaced, match=r"missing.jpg' is replaced .*No such file"):
-        pipeline = build(
-            readers.file, 1, {}, name="R", files=names[missing : missing + 3], on_error="replace"
-        )
         pipeline.run()

@@ -47,13 +47,9 @@ def mixed(seed, *words):
 
 def instead(index, bad, first=0, count=SAMPLES, seed=0):
     """The formula: what is given for a sample of those from `first` on."""
-    if index not in bad:
-        return index
-    for attempt in itertools.count():
-        step = 1 + mixed(seed, index, attempt) % (count - 1)
-        other = first + (index - first + step) % count
-        if other not in bad:
-            return other
+    steps = (1 + mixed(seed, index, attempt) % (count - 1) for attempt in itertools.count())
+    others = (first + (index - first + step) % count for step in steps)
+    return next(it for it in itertools.chain([index], others) if it not in bad)
 
 
 def prefetcher(error=None, bad=(), on_error=REPLACE, samples=SAMPLES, lanes=2, **options):
@@ -86,7 +82,8 @@ def os_error(number, path=None):
     return lambda name: OSError(number, "why", os.fsdecode(name if path is None else path))
 
 
-FILE = "ENOENT EACCES EPERM EIO EISDIR ENOTDIR ELOOP ENAMETOOLONG ENODATA ESTALE".split()
+FILE = ["ENOENT", "EACCES", "EPERM", "EIO", "EISDIR", "ENOTDIR", "ELOOP", "ENAMETOOLONG"]
+FILE += ["ENODATA", "ESTALE"]
 COUNT = {name: os_error(getattr(errno, name)) for name in FILE} | {
     "changed": SampleChangedError,
     "record": lambda path: RecordError(path, "no record"),
@@ -287,7 +284,7 @@ def test_what_takes_the_place_of_hot_samples_may_not_be_hot():
 
 def test_samples_that_are_checked_and_not_replaced_are_errors():
     def broken(data, name):
-        return f"{name.decode()} is wrong" if len(data) == 8 else ""
+        return f"{name().decode()} is wrong" if len(data) == 8 else ""
 
     for on_error in (OnError(broken=broken), OnError(broken=broken, replace=True)):
         ahead, _ = prefetcher(on_error=on_error)
