@@ -1,7 +1,7 @@
-"""`python -m dali_storage check ROOT [-o FILE]`: which samples cannot be read or are not whole.
+"""`python -m dali_storage check ROOT -o FILE`: which samples cannot be read or are not whole.
 
-Everything is read once. A line of JSON tells index, path and reason of each bad sample; `exclude`
-of readers takes the list. The exit status is 0 if all are good, 1 if some are bad, else 2.
+Everything is read once. FILE has index, path and reason of each bad sample as a line of JSON, for
+`exclude` of readers. The exit status is 0 if all are good, 1 if some are bad, else 2.
 """
 
 import argparse
@@ -42,16 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the list; messages go to stderr. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage check",
-        description="Read all samples of ROOT, a directory, a URL or an index of either, and list "
-        "those that are missing, cannot be read, or are not whole: cut short, empty, of no known "
-        "format. readers.file(exclude=FILE) leaves them out.",
+        description="Read all samples, and list those that are missing, cannot be read, or are not "
+        "whole: cut short, empty, of no known format. readers.file(exclude=FILE) leaves them out.",
     )
-    parser.add_argument("root", metavar="ROOT")
-    parser.add_argument("-o", "--output", metavar="FILE", help="by default standard output")
-    decode = "also decode images and sound by DALI, on the CPU"
-    parser.add_argument("--decode", action="store_true", help=decode)
-    jobs = "how many threads; by default one for each processor"
-    parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help=jobs)
+    parser.add_argument("root", metavar="ROOT", help="a directory, a URL, or an index of either")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the list, JSON lines"
+    )
+    parser.add_argument("--decode", action="store_true", help="also decode them by DALI")
+    parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="threads")
     index_samples.add_options(parser)
     given = parser.parse_args(arguments)
     if given.jobs < 1:
@@ -65,33 +64,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options=options,
             remote=any(map(scheme, names)),
         ).open()
-        with reader:
-            bad, suspect = _examine_all(catalog, reader, given.jobs, given.decode)
-        paths = {index: full_path(catalog.path(index)) for index in (*bad, *suspect)}
-        each = [{"index": it, "path": paths[it], "reason": bad[it]} for it in sorted(bad)]
-        lines = [json.dumps(line) + "\n" for line in each]
-        if given.output is None:
-            sys.stdout.writelines(lines)
-        else:
-            with replacing(given.output) as file:
-                file.writelines(line.encode() for line in lines)
+        with reader, replacing(given.output) as file:
+            bad, unusual = _examine(catalog, reader, given.jobs, given.decode)
+            for index, what in sorted(bad.items()):
+                line = {"index": index, "path": full_path(catalog.path(index)), "reason": what}
+                file.write(json.dumps(line).encode() + b"\n")
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    for index, what in sorted(unusual.items()):
+        print(f"not bad, but {what}: {full_path(catalog.path(index))!r}", file=sys.stderr)
     print(f"{len(bad):,} of {len(catalog):,} samples are bad", file=sys.stderr)
-    for index, what in sorted(suspect.items()):
-        print(f"not bad, but {what}: {paths[index]!r}", file=sys.stderr)
     return 1 if bad else 0
 
 
-def _examine_all(
+def _examine(
     catalog: Catalog, reader: Reader, jobs: int, decode: bool
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """The reasons of the bad samples by index, and what is unusual in others."""
+    """What is bad, by the index of the sample, and what is unusual."""
     lanes, own = SimpleQueue[int](), threading.local()
     for lane in range(min(jobs, reader.lanes)):
         lanes.put(lane)
-    bad, suspect = dict[int, str](), dict[int, str]()
+    bad, unusual = dict[int, str](), dict[int, str]()
 
     def read(samples: IntArray) -> Sequence[Any]:
         lane = lanes.get()
@@ -112,14 +106,13 @@ def _examine_all(
             bad.update({index: reason(each) for index, each in failed.items()})
             samples = np.setdiff1d(samples, [*failed])
             contents = read(samples) if samples.size else ()
-        if decode and not hasattr(own, "decode"):
-            own.decode = _decoder()
+        own.judge = judge = getattr(own, "judge", None) or (_decoder() if decode else None)
         for index, item in zip(samples.tolist(), contents, strict=True):
-            found, unusual = broken(item, partial(catalog.name, index)), ""
-            if decode and not found:
-                found, unusual = own.decode(item)
-            bad.update({index: found} if found else {})
-            suspect.update({index: unusual} if unusual else {})
+            what, rare = broken(item, partial(catalog.name, index)), ""
+            if judge and not what:
+                what, rare = judge(item)
+            bad.update({index: what} if what else {})
+            unusual.update({index: rare} if rare else {})
 
     with console.bar("checking", len(catalog)) as tick, ThreadPoolExecutor(jobs) as pool:
         try:
@@ -128,39 +121,35 @@ def _examine_all(
                 tick(start)
         finally:
             pool.shutdown(cancel_futures=True)
-    return bad, suspect
+    return bad, unusual
 
 
 def _decoder() -> Callable[[Any], tuple[str, str]]:
-    """What tells why DALI cannot decode a sample, and what is unusual in one that it can.
-
-    One at a time, for DALI does not say which one of a batch fails.
-    """
+    """What returns why DALI cannot decode a sample, and what is unusual if it can."""
     from nvidia.dali import Pipeline, fn  # needed for this only
 
     from ..dali import failure
 
     made: dict[str, Any] = {}
 
-    def make(sound: bool) -> Any:
-        pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
-        with pipeline:
-            data = fn.external_source(name="data", batch=True)
-            output = fn.decoders.audio(data)[0] if sound else fn.decoders.image(data)
-            pipeline.set_outputs(output)
-        return pipeline
-
     def decode(item: Any) -> tuple[str, str]:
         if not (it := kind(item)):
             return "", ""
+        if (pipeline := made.pop(it, None)) is None:
+            # One at a time, for DALI does not say which of a batch has failed.
+            pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+            with pipeline:
+                data = fn.external_source(name="data", batch=True)
+                output = fn.decoders.audio(data)[0] if it == "sound" else fn.decoders.image(data)
+                pipeline.set_outputs(output)
+        pipeline.feed_input("data", [np.frombuffer(item, np.uint8)])
         try:
-            pipeline = made.pop(it, None) or make(it == "sound")
-            pipeline.feed_input("data", [np.frombuffer(item, np.uint8)])
             shape = pipeline.run()[0][0].shape()
         except RuntimeError as error:
             return failure(error), ""
         made[it] = pipeline
-        unusual = {"sound without samples": shape[0] == 0, "an image of 1x1": shape[:2] == [1, 1]}
-        return "", next((what for what, applies in unusual.items() if applies), "")
+        if it == "sound":
+            return "", "" if shape[0] else "sound without samples"
+        return "", "an image of 1x1" if shape[:2] == [1, 1] else ""
 
     return decode

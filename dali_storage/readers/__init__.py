@@ -8,14 +8,5 @@ from .records import records
 from .tfrecord import tfrecord
 from .webdataset import webdataset
 
-__all__ = [
-    "catalog",
-    "file",
-    "mxnet",
-    "numpy",
-    "records",
-    "replaced",
-    "state",
-    "tfrecord",
-    "webdataset",
-]
+__all__ = ["catalog", "file", "mxnet", "numpy", "records", "replaced", "state", "tfrecord"]
+__all__ += ["webdataset"]

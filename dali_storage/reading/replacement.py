@@ -36,8 +36,7 @@ _SHOWN = 3  # names in an error
 _MASK = 2**64 - 1
 
 Broken: TypeAlias = Callable[[Any, Callable[[], bytes]], str]
-"""Why the bytes of a sample in the file of a name, or of a container (b""), are bad; "": they are
-not."""
+"""Why bytes are bad; "": they are not. It may ask for the name of the file, b"" of a container."""
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, among which one is that may take the place of a sample."""

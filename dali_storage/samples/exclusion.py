@@ -4,22 +4,21 @@ import json
 import os
 import warnings
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import scheme
+from ..contract.objects import Listing, scheme
+from .listing import select
 from .locations import local_path
 
 _PART = 1 << 16  # names that are Python objects at the same time
 
 
 def without(catalog: Catalog, listed: PathLike) -> Catalog:
-    """The samples of a catalog of whole files, but those that the file `listed` names.
-
-    A line of it is a JSON object, as `bad_samples` and `python -m dali_storage check` write them.
-    Its `path` counts, a URL or an absolute path; its index does not.
+    """A catalog of whole files without those that a file of JSON lines names, by their `path`.
 
     Raises:
         OSError: the file cannot be read.
@@ -39,22 +38,15 @@ def without(catalog: Catalog, listed: PathLike) -> Catalog:
                 keep[file] = False
                 found.add(name)
     if named != found:
-        what = (
-            f"{len(named - found):,} of {len(named):,} files in {path!r} are not among the samples"
-        )
-        warnings.warn(f"exclude: {what}; was it made for other data?", stacklevel=2)
+        missing = f"{len(named - found):,} of {len(named):,} files in {path!r}"
+        what = f"exclude: {missing} are not among the samples; was it made for other data?"
+        warnings.warn(what, stacklevel=2)
     if not keep.any():
         raise ValueError(f"exclude={path!r} leaves no samples")
-    lengths = np.diff(catalog.offsets)
-    names = np.frombuffer(catalog.names, np.uint8)[np.repeat(keep, lengths)].tobytes()
-    return replace(
-        catalog,
-        names=names,
-        offsets=np.concatenate([[0], np.cumsum(lengths[keep])]),
-        labels=catalog.labels[keep],
-        sizes=None if catalog.sizes is None else catalog.sizes[keep],
-        versions=None if catalog.versions is None else catalog.versions[keep],
-    )
+    names, offsets = select(cast("Listing", catalog), np.flatnonzero(keep))
+    columns = {name: getattr(catalog, name) for name in ("labels", "sizes", "versions")}
+    kept = {name: column[keep] for name, column in columns.items() if column is not None}
+    return replace(catalog, names=names, offsets=offsets, **kept)
 
 
 def _paths(path: str) -> list[bytes]:

@@ -94,13 +94,10 @@ class Settings:
         to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
         backend: how the storage is read; see `readers.file`.
         backend_options: keyword arguments of the backend.
-        on_error: "replace": another image is given in place of one that cannot be read; see
-            `readers.file`, as for the next four. Also of one that cannot be decoded: then the batch
-            is made anew, from the same samples, and random transforms have moved on.
-        check: look whether images are whole before they are decoded.
-        max_replaced: how many bad images to accept.
-        bad_samples: a file that lists them.
-        exclude: a file that lists images to leave out.
+        on_error: "replace": another image is given in place of a bad one; see `readers.file`, as
+            for the next four. If it cannot be decoded, the batch is made anew, and random
+            transforms have moved on.
+        check, max_replaced, bad_samples, exclude: see `readers.file`.
 
     Raises:
         ValueError, TypeError: an option has a wrong value; names it.
