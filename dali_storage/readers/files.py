@@ -17,7 +17,6 @@ from .arguments import DaliArguments, complete, in_graph, prepare, takes_argumen
 class SampleArguments(discovery.Filters, total=False):
     """The arguments that say which files are samples."""
 
-    exclude: PathLike | None
     file_list: PathLike | None
     file_root: PathLike | None
     files: PathLike | Sequence[PathLike] | None
@@ -26,6 +25,8 @@ class SampleArguments(discovery.Filters, total=False):
 
 class FileArguments(SampleArguments, DaliArguments, total=False):
     """The arguments of `file`."""
+
+    exclude: PathLike | None
 
 
 @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
@@ -184,12 +185,11 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
 def prepare_file(arguments: Mapping[str, Any]) -> Opening:
     """What `file` opens, from its arguments by name; others are ignored."""
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
-    exclude = samples.pop("exclude")
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
     names = locations(samples["file_root"], samples["files"], samples["file_list"])
     every = partial(discovery.discover, **samples)
-    if exclude is not None:
+    if (exclude := arguments.get("exclude")) is not None:
         local_path("exclude", exclude)
         return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
     return prepare(arguments, every, Format(), names=names)

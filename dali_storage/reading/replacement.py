@@ -138,9 +138,7 @@ class Replacement:
             for index, error in found.items():
                 if index in self.bad or len(self.bad) > self._most:
                     continue
-                # Without what would keep buffers alive.
-                self.bad[index] = error.with_traceback(None)
-                error.__context__ = error.__cause__ = None
+                self.bad[index] = error
                 path, what = self._path(index), reason(error)
                 if self._on_error.record:
                     line = {"index": index, "path": path, "reason": what}
@@ -200,7 +198,8 @@ def culprits(
             pieces = catalog.pieces_of(np.array([index]))
             if not is_of_sample(error, catalog, catalog.paths(pieces)):
                 raise
-            found[index] = error
+            error.__context__ = error.__cause__ = None  # they and the traceback keep buffers alive
+            found[index] = error.with_traceback(None)
     return found
 
 

@@ -245,6 +245,18 @@ def test_a_batch_that_fails_without_a_culprit_is_read_once_more():
     ahead.close()
 
 
+def test_many_bad_samples_take_no_more_buffers_than_one():
+    """Each is read alone, and its error would keep what it was read into."""
+    used = []
+    for bad in ({8}, {*range(8, 39)}):
+        ahead, reader = prefetcher(None, bad, OnError(replace=True, most=SAMPLES), lanes=1)
+        for index in range(3):
+            ahead.get(index)
+        used.append(len(reader.allocated))
+        ahead.close()
+    assert used[1] <= used[0] + 1
+
+
 class Hot(Recorder):
     """Even batches are in memory; a lane must be asked for the others."""
 
