@@ -197,12 +197,12 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
     check = dali_flag("check", arguments.get("check"))
     if check and device == "gpu":
         raise ValueError("check=True looks at bytes in host memory, and device='gpu' has none")
-    path = "" if record is None else os.fsdecode(local_path("bad_samples", record))
+    path = None if record is None else os.fsdecode(local_path("bad_samples", record))
     return OnError(
         replace=wish == "replace",
         broken=broken if check else None,
         most=most,
-        record=os.path.abspath(path) if path else "",
+        record="" if path is None else os.path.abspath(path),
     )
 
 

@@ -179,10 +179,8 @@ class Replacement:
 
     def _append(self, line: bytes) -> None:
         """By one call, so that processes may share the file."""
-        with (
-            named(os.fsencode(self._on_error.record)),
-            open(self._on_error.record, "ab", 0) as file,
-        ):
+        path = self._on_error.record
+        with named(os.fsencode(path)), open(path, "ab", 0) as file:
             file.write(line)
 
 
