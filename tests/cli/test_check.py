@@ -10,8 +10,11 @@ import wave
 import pytest
 from PIL import Image
 
+from dali_storage import readers
 from dali_storage.cli import check, index
+from dali_storage.contract.errors import SampleReplaced
 from dali_storage.samples import index_file
+from tests.kit.parity import build
 from tests.loaders.test_bad_images import jpeg
 
 BAD = {
@@ -49,10 +52,10 @@ def root(tmp_path):
     return tmp_path / "set"
 
 
-def reasons(text):
+def reasons(text, is_full=os.path.isabs):
     lines = [json.loads(line) for line in text.splitlines()]
     assert [*map(list, lines)] == [["index", "path", "reason"]] * len(lines)
-    assert all(os.path.isabs(line["path"]) for line in lines)
+    assert all(is_full(line["path"]) for line in lines)
     return {os.path.basename(line["path"]): line["reason"] for line in lines}
 
 
@@ -79,6 +82,29 @@ def test_decoding_finds_more_and_tells_what_is_unusual(root, tmp_path, capfd):
     assert len(index_file.CatalogFile(made).catalog()) == 78 - 5
     assert check.main([str(made), "--decode", "-o", str(listed)]) == 0
     assert listed.read_text() == ""
+
+
+def test_objects_that_are_gone_replaced_or_cut_are_listed_and_replaced(server, tmp_path, capfd):
+    for number in range(12):
+        data = jpeg(number)[:-2] if number == 4 else jpeg(number)
+        server.put(f"bucket/train/c/{number:02}.jpg", data)
+    made, listed = str(tmp_path / "x.idx"), tmp_path / "bad"
+    options = ["--backend-option", "endpoint=" + server.url, "anonymous=true"]
+    assert index.main(["s3://bucket/train", "-o", made, *options]) == 0
+    server.put("bucket/train/c/03.jpg", jpeg(99))
+    server.delete("bucket/train/c/05.jpg")
+    for root, bad in ((made, ["03", "04", "05"]), ("s3://bucket/train", ["04"])):  # as it is now
+        assert check.main([root, "-o", str(listed), *options]) == 1
+        found = reasons(listed.read_text(), lambda path: path.startswith("s3://bucket/train/c/"))
+        assert [*found] == [name + ".jpg" for name in bad]
+        assert found["04.jpg"] == "JPEG: cut short (no EOI)"
+
+    arguments = {"file_root": made, "on_error": "replace", "check": True}
+    arguments["backend_options"] = {"endpoint": server.url, "anonymous": True}
+    pipeline = build(readers.file, 12, {}, name="R", **arguments)
+    with pytest.warns(SampleReplaced):
+        pipeline.run()
+    assert sorted(it for it, *_ in readers.replaced(pipeline, "R")) == [3, 4, 5]
 
 
 def test_the_command_and_its_filters(root):
