@@ -55,4 +55,7 @@ while state["step"] < args.steps:
         if state["step"] == args.steps:
             break
 train.close()
+# The model must not be the last that refers to the process group: with gloo, torch 2.13 waits for
+# Else it is the last to refer to the group, and torch 2.13 with gloo may hang when it drops that.
+del model
 distributed.destroy_process_group()

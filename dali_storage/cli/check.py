@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         names, options = locations(given.root, None, None), dict(given.backend_option)
         filters = {name: getattr(given, name) for name in index_samples.FILTERS}
-        catalog, reader = Opening(
+        catalog, reader, _ = Opening(
             find=partial(discovery.discover, file_root=given.root, **filters),
             reader=registry.configure(registry.choose(None, names), options),
             options=options,

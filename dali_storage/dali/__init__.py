@@ -4,6 +4,7 @@
 `iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
@@ -24,7 +25,9 @@ __all__ = [
     "catalog",
     "failure",
     "has_other_sources",
+    "progress",
     "replaced",
+    "set_weights",
     "source",
     "state",
 ]
@@ -39,6 +42,7 @@ def add_reader(
     preserve: bool = False,
     lazy: bool = False,
     with_index: bool = False,
+    with_source: bool = False,
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
@@ -67,7 +71,7 @@ def add_reader(
     group = ReaderGroup(name, opening, inherits_seed, stream)
     if not lazy and pipeline is not None:
         group.claim(pipeline).require_gpu(pipeline.device_id)
-    nodes = group.add_outputs(with_index=with_index, preserve=preserve)
+    nodes = group.add_outputs(with_index=with_index, preserve=preserve, with_source=with_source)
     for node in nodes if preserve else ():
         pipeline.add_sink(node)
     return nodes
@@ -138,3 +142,40 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             "is for all ranks: give the reader the same seed= on all of them"
         )
     return saved
+
+
+def set_weights(
+    pipeline: Pipeline, name: str, weights: Mapping[Any, Any], at: int | None = None
+) -> int:
+    """Mix the sources of the reader `name` by other weights, from a position of its stream on.
+
+    All ranks must do so with the same weights and the same `at`; `dali_storage.ranks.check()` finds
+    out whether they have. States and checkpoints keep it. Weights that were to change later are
+    forgotten.
+
+    Args:
+        pipeline: has a reader made by `readers.mix()`, or with `weights` of labels.
+        name: of the reader.
+        weights: a number of at least 0 for each source, by its name or label.
+        at: the position. None: that of the first batch that the pipeline has not taken yet; it is
+            the same on all ranks that have run equally often.
+
+    Returns:
+        The position.
+
+    Raises:
+        ValueError, TypeError: the weights are wrong; the pipeline has taken batches from `at` on;
+            or the reader has no weights.
+    """
+    return source(pipeline, name).set_weights(weights, at)
+
+
+def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
+    """How many samples each source of the reader `name` has given, and how many whole passes.
+
+    Of all ranks together, until the batch that the user was given last.
+
+    Raises:
+        ValueError: the reader has no weights, or the pipeline has no such reader.
+    """
+    return source(pipeline, name).progress(not_delivered(pipeline))

@@ -35,10 +35,10 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
-    `on_error`, `check`, `max_replaced`, `bad_samples` and `exclude`. For every argument, None means
-    its default. As in DALI, integers and labels are converted by `int()`: text is parsed, and
-    fractions are cut off (`seed=1.5` is 1). Text for a flag is refused, because DALI takes "False"
-    for True.
+    `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples` and
+    `exclude`. For every argument, None means its default. As in DALI, integers and labels are
+    converted by `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a
+    flag is refused, because DALI takes "False" for True.
 
     The samples are the files in the class directories of `file_root`, or those named by `files` or
     `file_list`. Without any of the three, the backend must know its samples; those with an extent
@@ -133,6 +133,18 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             more. With more of them, the error of the first one is raised.
         bad_samples: a file to which a line of JSON is appended for each bad sample: index, path and
             reason. Processes may share it. `exclude` takes it.
+        weights: how often samples are given. "balanced": all labels equally often. "sqrt": as the
+            square root of their numbers of samples. A mapping: a number of at least 0 for each
+            label. A sequence or array: a number for each sample, which is then given its share of
+            the epoch, rounded up or down (not drawn independently; 8 bytes of memory a sample).
+            Samples come in the order of `readers.mix`, which is shuffled, shared by all ranks, and
+            resumes on any number of ranks; random_shuffle and others of DALI's order are refused.
+        epoch_size: how many samples are an epoch. None: as many as there are. "largest": until each
+            label with a weight has had one pass over its samples; "smallest": until one has.
+            Without `weights`, all samples have the same.
+        order: the indices of the samples of an epoch, of all ranks, which are given runs of it: an
+            array or sequence, the same in each epoch; a function of the number of the epoch that
+            returns one; or a torch sampler that can be asked again, such as one with `set_epoch`.
         resume: what `readers.state()` returned: goes on in mid-epoch, on any number of ranks. Each
             sample that was not given yet is given once, by one of them; then whole epochs follow.
             With the same number of shards and batch size, it is bit for bit what would have come.

@@ -79,9 +79,3 @@ def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
     rooms = (sizes + (alignment - 1)) & -alignment
     ends = rooms.cumsum()
     return ends - rooms, int(ends[-1]) if ends.size else 0
-
-
-def reads_anew(kind: type[Reader]) -> bool:
-    """Whether a class has its own `read()` and `views()` of a base, which would bypass it."""
-    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
-    return names[0] == "read"

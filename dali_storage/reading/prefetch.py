@@ -20,12 +20,12 @@ from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.views import Contents, Views, copied
 from ..contract.waiting import take
-from ..order import Order
+from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
-from .replacement import OnError, Replacement, is_of_sample, require_whole
+from .replacement import Members, OnError, Replacement, is_of_sample, require_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class Prefetcher:
         self,
         catalog: Catalog,
         reader: Reader,
-        order: Order,
+        order: Batches,
         depth: int,
         *,
         pool: BufferPool | None = None,
@@ -102,6 +102,7 @@ class Prefetcher:
         gate: Gate | None = None,
         views: Collection[int] = (),
         on_error: OnError | None = None,
+        members: Members | None = None,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
@@ -110,9 +111,11 @@ class Prefetcher:
         they are the samples' bytes. `gate` is for cooperative readers that set no `copying_lanes`.
         `views`: the numbers of the outputs that may be the reader's own memory, because nobody
         writes to them. `on_error`: what is done about bad samples; by default they are errors.
+        `members`: of `Replacement`.
         """
         self._broken = on_error.broken if on_error else None
-        self.replacement = Replacement(catalog, on_error) if on_error and on_error.replace else None
+        replace = on_error if on_error and on_error.replace else None
+        self.replacement = None if replace is None else Replacement(catalog, replace, members)
         self._catalog = catalog
         self._format = fmt or Format()
         self._reader = reader
@@ -122,7 +125,7 @@ class Prefetcher:
         self._views = views if reader.has_views else ()
         # For batches without a lane. The lanes' own goes ahead of it.
         self._first_order = copy.deepcopy(order) if self._views else None
-        self._own_order: Order | None = None
+        self._own_order: Batches | None = None
         self._ahead: dict[int, _Job] = {}
         self._batches = self._bytes = self._ready = 0
         self._wait_seconds = 0.0
@@ -140,6 +143,8 @@ class Prefetcher:
 
         The batches that follow it by `successor` are read ahead.
         """
+        if self.replacement is not None and self.replacement.only is not None:
+            return self._read_only(self.replacement.only)
         samples = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if samples is None else self._depth
         asked = time.perf_counter()
@@ -174,7 +179,7 @@ class Prefetcher:
         counted = self._batches, self._bytes, self._wait_seconds, self._depth, ready
         return ReaderStatistics(*counted, replaced)
 
-    def read(self, samples: IntArray) -> LoadedBatch:
+    def _read_only(self, samples: IntArray) -> LoadedBatch:
         """These samples as a batch, which a lane reads; what was read ahead is dropped."""
         self.forget()
         self._ahead[-1] = job = _Job(-1, samples=samples)
@@ -209,6 +214,14 @@ class Prefetcher:
         """Have batch `index` and those that follow it read, and do not wait for them."""
         if self._hot_samples(index) is None:
             self._submit_ahead(index, successor)
+
+    def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
+        """Take another order; drop the batches that were read ahead, but for those that `stays`."""
+        self._order = order
+        self._first_order = copy.deepcopy(order) if self._first_order is not None else None
+        self._own_order = None
+        for index in [index for index in self._ahead if not stays(index)]:
+            self._ahead.pop(index).wanted = False
 
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
         """Returns how many of them had been read already."""
@@ -273,7 +286,7 @@ class Prefetcher:
             _clear_frames(error, handled)
             if self.replacement is None or not is_of_sample(error, self._catalog):
                 raise
-        return self.read(samples)  # what takes the place of one may not be hot
+        return self._read_only(samples)  # what takes the place of one may not be hot
 
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         pieces = self._catalog.pieces_of(samples)

@@ -86,6 +86,7 @@ class Replacement:
 
     Attributes:
         bad: the errors of the bad samples, in the order in which they were found.
+        only: the samples of which every batch consists, to find bad ones; None: as the order says.
     """
 
     def __init__(self, catalog: Catalog, on_error: OnError, members: Members | None = None) -> None:
@@ -99,6 +100,7 @@ class Replacement:
         most = on_error.most
         self._most = max(10, catalog.delivered // 1000) if most is None else most
         self.bad: dict[int, Exception] = {}
+        self.only: IntArray | None = None
         self._lock = threading.Lock()  # to add one
         if on_error.record:
             self._append(b"")

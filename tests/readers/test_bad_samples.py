@@ -153,3 +153,31 @@ def test_the_first_one_is_told(damaged):
     pipeline = build(readers.file, 1, {}, name="R", **arguments)
     with pytest.warns(SampleReplaced, match=r"missing.jpg' is replaced .*No such file"):
         pipeline.run()
+
+
+def test_a_replacement_is_of_the_same_source_or_class_and_of_what_is_given(tmp_path):
+    names = [str(tmp_path / f"{number}.bin") for number in range(40)]
+    bad = {3, 8, 25, 31}
+    for number in range(40):
+        if number not in bad:
+            (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * 9)
+    labels = [number % 4 for number in range(40)]
+    ones = [1.0 if number % 2 else 0.0 for number in range(40)]
+    halves = {"low": {"files": names[:20]}, "high": {"files": names[20:]}}
+
+    def mixed(**arguments):
+        return readers.mix(halves, weights={"low": 3, "high": 1}, labels="own", **arguments)
+
+    def given(reader, epoch, **own):
+        arguments = {"name": "R", "return_index": True, "on_error": "replace", **own}
+        pipeline = build(reader, 4, {}, pad_last_batch=True, **arguments)
+        found = [np.asarray(pipeline.run()[-1].as_tensor()).ravel() for _ in range(epoch // 4)]
+        assert not {*np.concatenate(found).tolist()} & bad
+        return np.concatenate(found)
+
+    files = {"files": names, "labels": labels}
+    assert np.bincount(given(mixed, 80) // 20).tolist() == [60, 20]
+    classes = given(readers.file, 80, **files, weights="balanced", epoch_size=80)
+    assert np.bincount(classes % 4).tolist() == [20] * 4
+    assert (given(readers.file, 40, **files, weights=ones, epoch_size=40) % 2).all()
+    assert max(given(readers.file, 20, **files, order=range(20))) < 20

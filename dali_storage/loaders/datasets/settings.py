@@ -43,6 +43,9 @@ class Options(TypedDict, total=False):
     preset: Preset | None
     transforms: Sequence[Transform] | None
     shuffle: Shuffle | bool | None
+    weights: Any
+    epoch_size: int | str | None
+    order: Any
     last_batch: LastBatch | None
     shard: Shard | None
     device: Device
@@ -77,6 +80,10 @@ class Settings:
             samples are drawn from a window that moves over the list, which moves them by a few
             hundred places only. False: they keep their order. None: "epoch" for training, else
             False.
+        weights: how often images are given, by class or one by one: "balanced", "sqrt", a number
+            for each label, or for each image; see `readers.file`. Excludes shuffle and order.
+        epoch_size: how many images are an epoch; see `readers.file`.
+        order: the indices of an epoch's images, for all ranks; see `readers.file`.
         last_batch: what becomes of a batch that is not full; see `Loader`. None: "drop" for
             training, else "partial".
         shard: which part of the data set this process reads. None: `Shard.here()`, asked when the
@@ -107,6 +114,9 @@ class Settings:
     preset: Preset | None = None
     transforms: Sequence[Transform] | None = None
     shuffle: Shuffle | bool | None = None
+    weights: Any = None
+    epoch_size: int | str | None = None
+    order: Any = None
     last_batch: LastBatch | None = None
     shard: Shard | None = None
     device: Device = "gpu"
@@ -132,6 +142,11 @@ class Settings:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
+        if self.shuffle is not None and self.own_order:
+            name = next(iter(self.own_order))
+            raise ValueError(
+                f"loaders: shuffle and {name} cannot both be given: {name} sets the order"
+            )
         if self.preset is not None and self.transforms is not None:
             raise ValueError(
                 "loaders: preset and transforms cannot both be given; transforms may contain those "
@@ -147,6 +162,12 @@ class Settings:
         names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
         given = {name: getattr(self, name) for name in names}
         return {name: it for name, it in given.items() if it not in ("raise", False, None)}
+
+    @property
+    def own_order(self) -> dict[str, Any]:
+        """The arguments of the reader that set another order than DALI's."""
+        given = {name: getattr(self, name) for name in ("weights", "epoch_size", "order")}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 _POSITIVE, _NATURAL = range(1, 2**31), range(2**31)

@@ -110,7 +110,10 @@ class PipelineFactory:
         self._refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
+            changes = batches.changes if batches else None
             batches = self._renew(self._checkpoint, self._resumed)
+            if changes:
+                batches.replay(changes)
         if epoch is not None and not batches.epochs.reaches(epoch, batch):
             self._resumed = None
             batches = self._renew(batches.pipeline.checkpoint(), None)

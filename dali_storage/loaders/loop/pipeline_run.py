@@ -141,6 +141,20 @@ class PipelineRun:
         """The states of the readers at the next batch."""
         return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
 
+    def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
+        """See `Loader.set_weights()`."""
+        return self._source.set_weights(weights, at)
+
+    @property
+    def changes(self) -> dict[str, list[Any]]:
+        """The weights that were set while running, by the names of the readers."""
+        return {name: each.changes for name, each in self._sources.items()}
+
+    def replay(self, changes: Mapping[str, list[Any]]) -> None:
+        """Set the weights that another run of the pipeline had."""
+        for name, each in self._sources.items():
+            each.replay(changes[name])
+
     @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""
@@ -209,22 +223,22 @@ class PipelineRun:
         try:
             while parts:
                 part = parts.pop()
-                error = self._fails(part) if part.size else None
+                replacement.only = part
+                error = self._failure() if part.size else None
                 if error and part.size > 1:
                     parts += np.array_split(part, 2)
                 elif error:
                     path = catalog.path(int(part[0]) * catalog.pieces)
                     found[int(part[0])] = RecordError(path, failure(error))
         finally:
-            self._source.only, self._failed_read = None, None
+            replacement.only, self._failed_read = None, None
             self._source.position.seek(position)
             self._ahead.clear()
         replacement.add(found)
         return bool(found)
 
-    def _fails(self, samples: IntArray) -> Exception | None:
-        """The error of a batch of these samples only."""
-        self._source.only = samples
+    def _failure(self) -> Exception | None:
+        """The error of the next batch."""
         self.pipeline.schedule_run()
         try:
             self.pipeline.share_outputs()
