@@ -55,7 +55,6 @@ while state["step"] < args.steps:
         if state["step"] == args.steps:
             break
 train.close()
-# The model must not be the last that refers to the process group: with gloo, torch 2.13 waits for
-# Else it is the last to refer to the group, and torch 2.13 with gloo may hang when it drops that.
+# Or it is the last that refers to the group, which torch 2.13 with gloo may then not get rid of.
 del model
 distributed.destroy_process_group()

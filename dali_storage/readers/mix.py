@@ -3,17 +3,14 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
-from itertools import accumulate
 from typing import Any, NamedTuple, Unpack
-
-import numpy as np
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import add_reader
-from ..order.sampling.sources import Joined, Sources
-from ..order.sampling.stream import MixedStream, SampleStream
+from ..order.sampling.datasets import mixture_of
+from ..order.sampling.stream import SampleStream
 from ..reading.opening import Opening
 from ..samples.joining import join
 from .arguments import ReaderArguments, complete, in_graph, takes_arguments
@@ -21,7 +18,7 @@ from .files import SampleArguments, file, prepare_file
 from .npy import numpy, prepare_numpy
 from .recordio import mxnet, prepare_mxnet
 from .records import prepare_records, records
-from .sampling import refuse_order_of_dali, seed_of, source_of
+from .sampling import data_set_of, refuse_order_of_dali, seed_of
 from .tfrecord import prepare_tfrecord, tfrecord
 from .webdataset import prepare_webdataset, webdataset
 
@@ -197,23 +194,15 @@ def _stream(
     arguments: Mapping[str, Any],
 ) -> SampleStream:
     """The stream of the mixture, whose catalogs are not needed any more."""
-    weights, schedule = arguments["weights"], arguments["schedule"]
-    if weights is not None and schedule is not None:
-        raise ValueError("weights and schedule cannot both be given: a schedule has all weights")
-    sizes = {name: each.delivered for name, each in catalogs.items()}
-    if schedule is None:
-        schedule = [(0, sizes if weights is None else weights)]
-    starts = [0, *accumulate(sizes.values())][:-1]
-    listed = not dali_flag("shuffle", arguments["shuffle"])
-    families: list[Sources] = []
-    for (name, catalog), start in zip(catalogs.items(), starts, strict=True):
-        families.append(source_of(catalog, start, sources[name].get("weights"), name, listed))
+    parts = {
+        name: data_set_of(each, sources[name].get("weights")) for name, each in catalogs.items()
+    }
     catalogs.clear()
-    return MixedStream(
-        [*sizes],
-        Joined(families),
-        lambda samples: np.searchsorted(starts, samples, "right") - 1,
-        schedule,
+    return mixture_of(
+        parts,
+        arguments["weights"],
+        arguments["schedule"],
         seed=seed_of(arguments),
         epoch_size=arguments["epoch_size"],
+        listed=not dali_flag("shuffle", arguments["shuffle"]),
     )

@@ -62,6 +62,7 @@ def test_every_python_snippet_is_known_to_a_test():
         "docs/containers.md": 3,
         "docs/differences.md": 2,
         "docs/loaders.md": 5,
+        "docs/sampling.md": 4,
         "docs/scaling.md": 5,
         "docs/object-store.md": 2,
         "docs/xnvme.md": 1,

@@ -27,6 +27,7 @@ COMMANDS = {
     ],
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
+    "plot": ["{examples}/plot_mixture.py mixture.svg"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
     "side_by_side": [
         "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
@@ -135,6 +136,16 @@ def test_dynamic_mode_learns(printed):
     losses = [float(loss) for loss in re.findall(r"loss (\d\.\d+)", printed("dynamic"))]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.long
+def test_the_plot_has_the_numbers_of_the_page(printed, results):
+    ours, theirs = re.findall(r"at most (\S+)", printed("plot"))
+    page = (ROOT / "docs/sampling.md").read_text()
+    assert f"further than {ours} samples\nfrom its share" in page
+    assert f"it is up to {theirs}." in page
+    drawn = (results / "plot/mixture.svg").read_text()
+    assert drawn.count("<text") > 10
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dali_storage.order import OrderOptions
 from dali_storage.order.dealing import StreamOrder, StreamRest
-from tests.order.test_sampling import cases, entries, stream
+from tests.kit.streams import cases, entries, stream
 
 
 def ranks(made, world, batch_size, epoch=0, given=0):

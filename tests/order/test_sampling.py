@@ -4,20 +4,16 @@ The oracle is a plain walk with counters and fractions, tests/kit/stream_model.p
 """
 
 import json
-from collections import Counter
 from fractions import Fraction
 from itertools import islice, product
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given as examples
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from dali_storage.order.sampling.draws import Draws
 from dali_storage.order.sampling.mixture import Mixture, integer_weights
-from dali_storage.order.sampling.permutation import hashed, permuted
 from dali_storage.order.sampling.sources import (
     Drawn,
     Groups,
@@ -26,32 +22,8 @@ from dali_storage.order.sampling.sources import (
     by_label,
     class_weights,
 )
-from dali_storage.order.sampling.stream import MixedStream
 from tests.kit import stream_model as model
-from tests.kit.tiers import by_tier
-
-BOUND = 1.68  # of Fibonacci
-MOST = 2**31
-
-SEEDS = st.integers(0, 2**63 - 1)
-SOME_WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=6).filter(any)
-
-
-def stream(sizes, schedule, seed=0, epoch_size=None):
-    """Of sources with consecutive samples; weights are lists."""
-    starts = np.cumsum(sizes) - sizes
-    names = range(len(sizes))
-    return MixedStream(
-        names,
-        Groups(starts, np.array(sizes)),
-        [(at, dict(zip(names, weights, strict=True))) for at, weights in schedule],
-        seed=seed,
-        epoch_size=epoch_size,
-    )
-
-
-def entries(made, start, stop):
-    return made.entries(np.arange(start, stop)).tolist()
+from tests.kit.streams import BOUND, SEEDS, cases, entries, mixed, stream
 
 
 def expected(sizes, schedule, seed, stop):
@@ -59,111 +31,6 @@ def expected(sizes, schedule, seed, stop):
     starts = np.cumsum(sizes) - sizes
     shuffled = [model.Shuffled(*each) for each in zip(starts.tolist(), sizes, strict=True)]
     return zip(*model.walk(seed, shuffled, schedule, stop), strict=True)
-
-
-@st.composite
-def cases(draw):
-    """Sizes of sources, and a schedule with weights of 0."""
-    sizes = draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
-    weights = st.lists(st.integers(0, 20), min_size=len(sizes), max_size=len(sizes)).filter(any)
-    schedule, at = [(0, draw(weights))], 0
-    for _ in range(draw(st.integers(0, 3))):
-        at += draw(st.integers(1, 120))
-        schedule.append((at, draw(weights)))
-    return sizes, schedule
-
-
-def adversarial(family, count, random):
-    """Integers whose tree is deep, flat or lopsided."""
-    fibonacci = [1, 1]
-    while len(fibonacci) < 42:
-        fibonacci.append(sum(fibonacci[-2:]))
-    weights = {
-        "equal": [1] * count,
-        "fibonacci": [fibonacci[i] if i < 42 else 1 for i in range(count)],
-        "powers": [2 ** (i % 21) for i in range(count)],
-        "one": [MOST // 2, *[1] * (count - 1)],
-        "zipf": [10**6 // (i + 1) for i in range(count)],
-        "sparse": [random.choice([0, 0, 1, 1000]) for _ in range(count - 1)] + [1],
-        "random": [random.randrange(MOST // 1000) for _ in range(count - 1)] + [1],
-    }[family]
-    random.shuffle(weights)
-    return weights
-
-
-FAMILIES = ["equal", "fibonacci", "powers", "one", "zipf", "sparse", "random"]
-
-
-# --- the mixture ---
-
-
-@settings(max_examples=by_tier(40, 400))
-@examples(
-    st.sampled_from(FAMILIES),
-    st.integers(1, 20) | st.integers(1, 1000),
-    st.sampled_from([0, 10**9, 2**45]) | st.integers(0, 10**14),
-    SEEDS,
-)
-def test_every_source_has_its_share_at_any_position(family, count, start, seed):
-    weights = np.array(adversarial(family, count, Random(seed)))
-    mixture, total, length = Mixture(weights), int(weights.sum()), 200
-    sources, ordinals = mixture.at(np.arange(start, start + length))
-    before = np.array(mixture.counts(start))
-    periods, phase = divmod(start, total)
-    seen = np.zeros((length + 1, count), np.int64)
-    np.add.at(seen, (np.arange(length) + 1, sources), 1)
-    seen = seen.cumsum(axis=0)
-    # No gaps: the ordinal is the number of positions of the source before.
-    assert (ordinals == (before + seen)[np.arange(length), sources]).all()
-    assert mixture.counts(start + length) == (before + seen[-1]).tolist()
-    counts = before - periods * weights + seen  # since the period began: products fit 64 bits
-    shares = (phase + np.arange(length + 1))[:, None] * weights
-    assert np.abs(counts * total - shares).max() / total <= BOUND
-
-
-@examples(SOME_WEIGHTS, st.integers(0, 300), st.sampled_from([0, 10**9, 2**45]))
-def test_the_mixture_is_the_walk_down_the_tree(weights, start, far):
-    walked = [*islice(model.sources_of(weights, start + far), 100)]
-    sources, _ = Mixture(weights).at(np.arange(start + far, start + far + 100))
-    assert sources.tolist() == walked
-
-
-@examples(st.lists(st.integers(0, 300), min_size=1, max_size=50).filter(any), st.integers(0, 2**40))
-def test_the_table_is_the_tree(weights, start):
-    positions = np.arange(start, start + 150)
-    shown = Mixture(weights).at(positions)
-    walked = Mixture([weight << 17 for weight in weights]).at(positions)  # has no short period
-    assert [each.tolist() for each in shown] == [each.tolist() for each in walked]
-
-
-@pytest.mark.parametrize(
-    ("weights", "integers"),
-    [
-        ([0.7, 0.2, 0.1], [7, 2, 1]),
-        ([0.333, 0.667], [333, 667]),
-        ([3, 3, 0], [1, 1, 0]),
-        ([Fraction(1, 3), 0.5, np.float32(0.5)], [2, 3, 3]),
-        ([np.int64(4), 6], [2, 3]),
-        ([1e-300, 1], [1, MOST - 1]),
-        ([1, 1e300], [1, MOST - 1]),
-        ([2**0.5, 1], [1257966796, 889516852]),
-    ],
-)
-def test_weights_are_what_was_written(weights, integers):
-    assert integer_weights([("a", weight) for weight in weights]) == integers
-
-
-@examples(st.lists(st.floats(0, 1e9, allow_subnormal=False), min_size=1, max_size=40).filter(any))
-def test_the_integers_have_the_ratio_of_the_weights(weights):
-    integers = integer_weights([("a", weight) for weight in weights])
-    fractions = [Fraction(repr(weight)) for weight in weights]
-    assert sum(integers) <= MOST + len(weights)
-    for integer, fraction in zip(integers, fractions, strict=True):
-        assert (integer > 0) == (fraction > 0)
-        assert abs(Fraction(integer, sum(integers)) - fraction / sum(fractions)) < 1e-7
-
-
-# --- the stream ---
 
 
 @examples(cases(), SEEDS)
@@ -257,126 +124,6 @@ def test_the_stream_is_the_same_in_all_versions(seed, sizes, weights, start, sam
     assert entries(stream(sizes, [(0, weights)], seed), start, start + 10) == samples
 
 
-# --- within a source ---
-
-
-@examples(st.integers(1, 5000), SEEDS)
-def test_a_permutation_has_each_index_once(size, key):
-    keys, sizes = np.full(size, key, np.uint64), np.full(size, size)
-    assert sorted(permuted(keys, sizes, np.arange(size)).tolist()) == [*range(size)]
-
-
-@pytest.mark.parametrize("size", [3, 4, 5])
-def test_all_permutations_of_few_are_equally_likely(size):
-    count = int(np.prod(range(1, size + 1)))
-    trials = 200 * count
-    keys = np.array([hashed(7, number) for number in range(trials)], np.uint64).repeat(size)
-    indices = np.tile(np.arange(size), trials)
-    found = permuted(keys, np.full(indices.size, size), indices).reshape(-1, size)
-    seen = np.array([*Counter(map(tuple, found.tolist())).values()])
-    # 4 standard deviations of chi-squared, which has count - 1 degrees of freedom.
-    assert len(seen) == count
-    assert ((seen - 200) ** 2).sum() / 200 < count - 1 + 4 * (2 * (count - 1)) ** 0.5
-
-
-@pytest.mark.parametrize("size", [130, 1000, 2**20])
-def test_a_permutation_of_many_looks_random(size):
-    count = min(size, 50_000)
-    keys, sizes = np.full(count, hashed(5, size), np.uint64), np.full(count, size)
-    found = permuted(keys, sizes, np.arange(count))
-    # The mean distance of two random places is a third of the size, with a deviation of 0.236.
-    assert abs(np.abs(np.diff(found)).mean() / size - 1 / 3) < 5 * 0.236 / count**0.5
-    assert (found == np.arange(count)).sum() < 10
-
-
-DRAWN = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
-
-
-@examples(DRAWN, st.integers(1, 150), SEEDS, st.sampled_from([1, 2**40, 0.1, 1e-300, 1e300]))
-def test_draws_round_the_share_of_a_sample_up_or_down(weights, length, seed, unit):
-    draws = Draws(np.array(weights) * unit, len(weights), length)
-    made = MixedStream(["a"], Drawn(0, draws), [(0, {"a": 1})], seed=seed, epoch_size=None)
-    for turn in range(2):
-        counts = Counter(entries(made, turn * length, (turn + 1) * length))
-        for sample, weight in enumerate(weights):
-            share = length * weight / sum(weights)
-            assert abs(counts[sample] - share) < 1 + 1e-9
-            assert weight or not counts[sample]
-    if isinstance(unit, int):
-        drawn = model.Weighted([weight * unit for weight in weights], length)
-        walked = model.walk(seed, [drawn], [(0, [1])], 2 * length)
-        assert entries(made, 0, 2 * length) == [sample for _, sample in walked]
-
-
-def test_the_mean_of_draws_over_passes_is_exact():
-    weights, passes = [1, 2.5, 0.125, 9, 3], 600
-    made = MixedStream(
-        ["a"], Drawn(10, Draws(weights, 5, 7)), [(0, {"a": 1})], seed=1, epoch_size=None
-    )
-    counts = np.bincount(np.array(entries(made, 0, 7 * passes)) - 10)
-    # u is uniform: a count has a deviation of at most 1/2.
-    assert np.abs(counts / passes - 7 * np.array(weights) / sum(weights)).max() < 4 * 0.5 / 600**0.5
-
-
-def test_a_weight_that_is_not_0_stays_so():
-    assert Draws([0.0, 1e-300, 5], 3, 1).ends.tolist()[:2] == [0, 1]
-
-
-def test_listed_sources_keep_their_order_in_each_pass():
-    groups = Groups(np.array([0, 4]), np.array([4, 3]), np.array([6, 5, 4, 3, 2, 1, 0]), True)
-    made = MixedStream([0, 1], groups, [(0, {0: 1, 1: 1})], seed=0, epoch_size=None)
-    found = entries(made, 0, 16)
-    assert [each for each in found if each > 2] == [6, 5, 4, 3] * 2
-    assert [each for each in found if each < 3] == [2, 1, 0, 2, 1, 0, 2, 1]
-
-
-@pytest.mark.parametrize("ascend", [True, False])
-@pytest.mark.parametrize(
-    ("weights", "shares"),
-    [
-        ("balanced", [1, 1, 1]),
-        ("sqrt", [5, 2, 1]),
-        ({-3: 0, 4: 2, 90: 0.5}, [0, 2, 0.5]),
-    ],
-    ids=str,
-)
-def test_classes_are_the_sources_of_a_mixture(weights, shares, ascend):
-    labels = np.array([-3] * 25 + [4] * 4 + [90])
-    if not ascend:
-        np.random.default_rng(0).shuffle(labels)
-    names, groups = by_label(labels, start=100)
-    sizes = dict(zip(names, groups.lengths.tolist(), strict=True))
-    assert sizes == {-3: 25, 4: 4, 90: 1}
-    pairs = integer_weights(class_weights(sizes, weights))
-    made = MixedStream(
-        names, groups, [(0, dict(zip(names, pairs, strict=True)))], seed=5, epoch_size=None
-    )
-    found = Counter(entries(made, 0, 1000))
-    counts = Counter(labels[each - 100] for each in found.elements())
-    for label, share in zip(names, shares, strict=True):
-        assert abs(counts[label] - 1000 * share / sum(shares)) <= BOUND
-        each = [found[100 + at] for at in np.flatnonzero(labels == label).tolist()]
-        assert max(each) - min(each) <= 1
-
-
-def test_mixtures_may_be_sources_of_mixtures():
-    """A plain source, one with balanced classes and one of draws; 40, 30 and 10 samples."""
-    labels = np.array([0] * 29 + [1])
-    _, classes = by_label(labels, start=40)
-    inner = Mixed(Mixture([1, 1]), classes)
-    drawn = Drawn(70, Draws([1] * 9 + [9], 10, 36))
-    joined = Joined([Groups(np.array([0]), np.array([40])), inner, drawn])
-    assert joined.lengths.tolist() == [40, 30, 36]
-    weights = {"plain": 2, "classes": 1, "draws": 1}
-    made = MixedStream(weights, joined, [(0, weights)], seed=2, epoch_size=None)
-    found = np.array(entries(made, 0, 720))
-    counts = np.bincount(found, minlength=80)
-    assert counts[:40].tolist() == [9] * 40
-    assert counts[40:69].sum() == counts[69] == 90
-    assert counts[70:].tolist() == [10] * 9 + [90]
-    assert found[:12].tolist() == [39, 61, 7, 70, 19, 69, 21, 73, 17, 59, 30, 79]  # in all versions
-
-
 @pytest.mark.parametrize(
     ("epoch_size", "size"), [(None, 1060), ("largest", 1429), ("smallest", 100), (np.int64(5), 5)]
 )
@@ -402,6 +149,23 @@ def test_a_description_names_what_the_stream_depends_on():
     assert len({same, *(stream(**base | other).describe(0) for other in others)}) == 6
 
 
+def test_a_description_differs_with_what_is_within_a_source():
+    starts, lengths = np.array([0, 4]), np.array([4, 4])
+
+    def classes(weights, labels=(0, 0, 1, 1)):
+        return Joined([Mixed(Mixture(weights), by_label(np.array(labels))[1])] * 2)
+
+    def drawn(*weights):
+        return Joined([Drawn(start, Draws(weights, 3, 4)) for start in (0, 4)])
+
+    inner = [Groups(starts, lengths), Groups(starts, lengths, listed=True), classes([1, 1])]
+    inner += [Groups(starts, lengths, np.arange(8)), Groups(starts, lengths, np.arange(8)[::-1])]
+    inner += [classes([1, 2]), classes([1, 1], [0, 1, 0, 1]), drawn(1, 2, 3), drawn(1, 3, 2)]
+    made = [mixed("ab", each, [(0, NAMED)]).describe(0) for each in inner]
+    assert len({*made}) == len(inner)
+    assert made[7] == mixed("ab", drawn(1, 2, 3), [(0, NAMED)]).describe(0)
+
+
 # --- bad input ---
 
 NAMED = {"a": 2, "b": 1}
@@ -409,7 +173,7 @@ NAMED = {"a": 2, "b": 1}
 
 def named(schedule, epoch_size=None):
     groups = Groups(np.array([0, 2]), np.array([2, 3]))
-    return MixedStream(["a", "b"], groups, schedule, seed=0, epoch_size=epoch_size)
+    return mixed(["a", "b"], groups, schedule, seed=0, epoch_size=epoch_size)
 
 
 NOT_A_WEIGHT = [

@@ -4,6 +4,7 @@ A pass is an order of the samples of a source; the next one has another order. A
 counts follow from the number of the source and of the pass, so nothing is remembered.
 """
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,9 +21,11 @@ class Sources(Protocol):
 
     Attributes:
         lengths: int64[k], how many ordinals a pass of each source has; at least 1.
+        crc: CRC-32 of all that the samples depend on, beside key, number and ordinal.
     """
 
     lengths: IntArray
+    crc: int
 
     def entries(self, key: int, numbers: IntArray, ordinals: IntArray) -> IntArray:
         """The sample at each ordinal of the source with each number: int64[n], in the catalog."""
@@ -45,6 +48,7 @@ class Groups:
         """
         self.lengths = lengths
         self._starts, self._members, self._listed = starts, members, listed
+        self.crc = _crc([listed], lengths, starts, [] if members is None else members)
 
     def entries(self, key: int, numbers: IntArray, ordinals: IntArray) -> IntArray:
         """See `Sources`."""
@@ -62,6 +66,7 @@ class Drawn:
     def __init__(self, start: int, draws: Draws) -> None:
         self.lengths = np.array([draws.length])
         self._start, self._draws = start, draws
+        self.crc = _crc([start, draws.length], draws.ends)
 
     def entries(self, key: int, numbers: IntArray, ordinals: IntArray) -> IntArray:
         """See `Sources`."""
@@ -77,6 +82,7 @@ class Mixed:
     def __init__(self, mixture: Mixture, sources: Sources) -> None:
         self.lengths = np.array([sources.lengths[mixture.weights > 0].sum()])
         self._mixture, self._sources = mixture, sources
+        self.crc = _crc([sources.crc], mixture.weights)
 
     def entries(self, key: int, numbers: IntArray, ordinals: IntArray) -> IntArray:
         """See `Sources`."""
@@ -89,6 +95,7 @@ class Joined:
     def __init__(self, families: Sequence[Sources]) -> None:
         self.lengths = np.concatenate([each.lengths for each in families])
         self._families = families
+        self.crc = _crc([each.crc for each in families])
 
     def entries(self, key: int, numbers: IntArray, ordinals: IntArray) -> IntArray:
         """See `Sources`."""
@@ -98,6 +105,13 @@ class Joined:
             own = ordinals[chosen]
             samples[chosen] = family.entries(hashed(key, number), np.zeros_like(own), own)
         return samples
+
+
+def _crc(*parts: Any) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(np.ascontiguousarray(part, "<i8").data, crc)
+    return crc
 
 
 def by_label(labels: IntArray, start: int = 0) -> tuple[list[int], Groups]:

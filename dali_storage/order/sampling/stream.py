@@ -175,7 +175,7 @@ class MixedStream:
         """See `SampleStream`."""
         pieces = [[it.start, it.mixture.weights.tolist()] for it in self._planned]
         names = list(map(str, self.names))
-        whole = json.dumps([names, pieces, self._sources.lengths.tolist()])
+        whole = json.dumps([names, pieces, self._sources.crc])
         shown = [f"{name}: {it}" for name, it in zip(names, pieces[0][1], strict=True)]
         more = ", ..." if len(shown) > _SHOWN else ""
         return (
