@@ -126,7 +126,7 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             it is dropped; the first one is told by a `SampleReplaced` warning. Not for two readers
             whose samples go together.
         check: look at the first and last bytes of JPEG, PNG and WAV, and at the headers between,
-            which takes 2 to 7 us a sample. One that is cut short is bad (without `on_error`, a
+            which takes 1 to 4 us a sample. One that is cut short is bad (without `on_error`, a
             `RecordError`). So are files with the name of an image or of sound that are empty or of
             no format that DALI decodes. Not in GPU memory.
         max_replaced: how many bad samples to accept; by default 10, or 0.1 % of all if that is
