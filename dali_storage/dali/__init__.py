@@ -12,7 +12,7 @@ from ..reading.opening import Opening
 from ..reading.source import BatchStream
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses other DALIs
 from .executor import extend_pipelines
-from .group import DataNode, ReaderGroup, readers_of
+from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
 from .iterators import extend_iterators
 from .resume import extend_iterators_to_resume, not_delivered
 from .self_test import require_same_order
@@ -23,7 +23,10 @@ __all__ = [
     "DataNode",
     "add_reader",
     "catalog",
+    "failure",
+    "has_other_sources",
     "progress",
+    "replaced",
     "set_weights",
     "source",
     "state",
@@ -102,6 +105,19 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     return source(pipeline, name).open()[0]
+
+
+def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
+    """Index, path or URL, and reason of the bad samples that this pipeline's reader has found.
+
+    In the order in which they were found, since the pipeline began to read. Each of them is
+    replaced with on_error="replace"; without it, the list is empty.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    found = source(pipeline, name).replacement
+    return [] if found is None else found.found
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:

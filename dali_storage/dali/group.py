@@ -132,7 +132,7 @@ class ReaderGroup:
                 each.read_ahead()
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
-            if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
+            if has_other_sources(pipeline):
                 source.end(error)
             if pipeline._api_type is not PipelineAPIType.ITERATOR:
                 raise
@@ -313,6 +313,18 @@ _DECODERS = {
     for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
 } | {"nvidia.dali.ops.PeekImageShape"}
 """Not all of these modules: an operator of a plugin may be in them, too."""
+
+
+def failure(error: Exception) -> str:
+    """What DALI says of an operator that failed, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = str(error).rpartition("encountered:")[2].partition("Current pipeline object")[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
+
+
+def has_other_sources(pipeline: Pipeline) -> bool:
+    """Whether a built pipeline also takes batches from sources of the user."""
+    return len(readers_of(pipeline)) < len(pipeline._input_callbacks or ())
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

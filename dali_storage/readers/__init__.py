@@ -1,6 +1,6 @@
 """The drop-in operators: those of `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
-from ..dali import catalog, progress, set_weights, state
+from ..dali import catalog, progress, replaced, set_weights, state
 from .files import file
 from .mix import mix
 from .npy import numpy
@@ -17,6 +17,7 @@ __all__ = [
     "numpy",
     "progress",
     "records",
+    "replaced",
     "set_weights",
     "state",
     "tfrecord",

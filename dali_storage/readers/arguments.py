@@ -1,6 +1,7 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
 import inspect
+import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
@@ -8,6 +9,7 @@ from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
+from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote, scheme
@@ -16,6 +18,9 @@ from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS
 from ..order import OrderOptions
 from ..reading.opening import Opening
+from ..reading.replacement import OnError
+from ..samples.locations import local_path
+from ..samples.structure import broken
 from .sampling import MakeStream, has_own_order, own_order, seed_of
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
@@ -53,6 +58,10 @@ class ReaderArguments(ReadingArguments, total=False):
     return_index: bool | None
     pinned: bool | None
     resume: Mapping[str, Any] | None
+    on_error: str | None
+    check: bool | None
+    max_replaced: int | None
+    bad_samples: PathLike | None
     weights: Any
 
 
@@ -75,6 +84,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "bytes_per_sample_hint": 0,
     "initial_fill": 1024,
     "num_shards": 1,
+    "on_error": "raise",
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
@@ -183,6 +193,32 @@ def prepare(
         fmt=fmt,
         resume=arguments.get("resume"),
         stream=stream,
+        on_error=bad_sample_options(arguments, device or "cpu"),
+    )
+
+
+def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
+    """What is done about bad samples; the arguments may be missing. Raises as `prepare()`."""
+    wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
+    record = arguments.get("bad_samples")
+    if wish not in ("raise", "replace"):
+        what = "on_error must be 'raise', or 'replace' to have another sample in place of a bad one"
+        raise ValueError(f"{what}, not {wish!r}")
+    for name, value in (("max_replaced", most), ("bad_samples", record)):
+        if value is not None and wish == "raise":
+            raise ValueError(f"{name} needs on_error='replace'")
+    most = None if most is None else dali_integer("max_replaced", most, bits=32)
+    if most is not None and most < 0:
+        raise ValueError(f"max_replaced must be at least 0, not {most}")
+    check = dali_flag("check", arguments.get("check"))
+    if check and device == "gpu":
+        raise ValueError("check=True looks at bytes in host memory, and device='gpu' has none")
+    path = None if record is None else os.fsdecode(local_path("bad_samples", record))
+    return OnError(
+        replace=wish == "replace",
+        broken=broken if check else None,
+        most=most,
+        record="" if path is None else os.path.abspath(path),
     )
 
 

@@ -38,7 +38,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "file": _Kind(file, prepare_file, [*SampleArguments.__annotations__]),
+    "file": _Kind(file, prepare_file, [*SampleArguments.__annotations__, "exclude"]),
     "mxnet": _Kind(mxnet, prepare_mxnet, ["path", "index_path"]),
     "numpy": _Kind(numpy, prepare_numpy, ["file_root", "files", "file_list", "file_filter"]),
     "records": _Kind(records, prepare_records, ["files", "offsets", "sizes", "file_ids", "labels"]),

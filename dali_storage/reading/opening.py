@@ -12,6 +12,7 @@ from ..contract.reader import Reader
 from ..order import OrderOptions, reader_meta
 from ..order.dealing import require_share
 from ..order.sampling.stream import SampleStream
+from .replacement import OnError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Opening:
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
         resume: a state to go on from; see `BatchStream.resume()`.
+        on_error: what is done about bad samples.
         stream: makes the stream of samples that is dealt out to the ranks, of which `order` then
             has the shards and the seed. None: the order is DALI's.
     """
@@ -46,6 +48,7 @@ class Opening:
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     resume: Mapping[str, Any] | None = None
+    on_error: OnError = field(default_factory=OnError)
     stream: Callable[[Catalog], SampleStream] | None = None
 
     def open(self) -> tuple[Catalog, Reader, SampleStream | None]:

@@ -1,8 +1,12 @@
 """The order of a reader's samples: DALI's, or a stream that is dealt out to the ranks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
+
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..order import Order, OrderOptions
 from ..order.dealing import StreamOrder
@@ -61,6 +65,24 @@ class Ordering:
                 f"{self._reader}: it has no weights; make it by readers.mix(), or with weights="
             )
         return self._stream
+
+    def members(self, sample: int) -> IntArray | range:
+        """What may take the place of a bad sample: those of its source or class, ascending.
+
+        Of one source, those of the first epoch: not what a weight of 0 or an own order leaves out.
+        """
+        return range(self._catalog.delivered) if self._stream is None else self._group_of(sample)
+
+    @cached_property
+    def _group_of(self) -> Callable[[int], IntArray]:
+        stream = self._stream
+        assert stream is not None
+        if isinstance(stream, MixedStream) and len(stream.names) > 1:
+            numbers = stream.sources_of(np.arange(self._catalog.delivered))
+            group = cache(lambda number: np.flatnonzero(numbers == number))
+            return lambda sample: group(int(numbers[sample]))
+        given = np.unique(stream.entries(np.arange(stream.epoch_size)))
+        return lambda sample: given
 
     def set_weights(self, weights: Mapping[Any, Any], at: int) -> None:
         """Mix by other weights from a position of the stream on.

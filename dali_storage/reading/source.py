@@ -25,6 +25,7 @@ from .opening import Opening
 from .ordering import Ordering
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
+from .replacement import Replacement
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -46,12 +47,14 @@ class BatchStream:
         rest: what is left of the epoch that it was moved into, if others began it; else None.
         ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
+        on_error: what is done about bad samples.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         recent: what DALI was given of the last batches; empty after `close()`. DALI drops its
             references in a thread of its own, and waits for the interpreter lock if one is the
             last. These outlive them and are dropped in the thread that asks for batches.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
+        replacement: the bad samples, after `start()`; None if these are errors.
     """
 
     def __init__(self, name: str, opening: Opening) -> None:
@@ -65,11 +68,12 @@ class BatchStream:
         self._resume = opening.resume
         self._batch_size = 0  # until configure()
         self._shared_seed = True
-        self.fmt = opening.fmt
+        self.fmt, self.on_error = opening.fmt, opening.on_error
         self._process = os.getpid()
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
         self.ended: str | None = None
+        self.replacement: Replacement | None = None
         self.recent: deque[object] = deque(maxlen=_RECENT)
         self._opened: tuple[Catalog, Reader] | None = None
         self._samples: SampleStream | None = None  # None: in the order of DALI
@@ -129,9 +133,7 @@ class BatchStream:
         if self._opening.pinned and reader.device == "gpu":
             raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
         if self._opening.pinned and device_id is None:
-            raise ValueError(
-                f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
-            )
+            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU: give it device_id")
 
     def start(
         self,
@@ -166,7 +168,10 @@ class BatchStream:
             fmt=self.fmt,
             gate=gate,
             views=views,
+            on_error=self.on_error,
+            members=self._ordering.members,
         )
+        self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
 
     def read_ahead(self) -> None:
@@ -238,9 +243,8 @@ class BatchStream:
         at = least if at is None else at
         require_integer("set_weights", "at", at, range(2**62))
         if at < least:
-            raise ValueError(
-                f"{self}: at must be at least {least}, not {at}: DALI has taken the batches before"
-            )
+            what = f"at must be at least {least}, not {at}"
+            raise ValueError(f"{self}: {what}: DALI has taken the batches before")
         ordering.set_weights(weights, at)
         if self._prefetcher is not None:
             order = ordering.dealt(self.rest)
@@ -265,9 +269,8 @@ class BatchStream:
     @cached_property
     def _ordering(self) -> Ordering:
         """After `configure()`."""
-        catalog, _ = self.open()
         settings = self._order, self._batch_size, self._shared_seed
-        return Ordering(repr(self), catalog, self._samples, *settings)
+        return Ordering(repr(self), self.open()[0], self._samples, *settings)
 
     def batch(self) -> LoadedBatch:
         """The batch at the position; blocks until it has been read. After an error, tries again."""
@@ -312,8 +315,7 @@ class BatchStream:
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
-        catalog, _ = self.open()
-        return catalog.labels[batch.samples]
+        return self.open()[0].labels[batch.samples]
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"

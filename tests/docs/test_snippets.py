@@ -15,6 +15,7 @@ from nvidia.dali import Pipeline
 from PIL import Image
 
 from dali_storage.cli.index import main as make_indexes
+from dali_storage.contract.errors import SampleReplaced
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
 from tests.kit.containers import write_numbered_tars
@@ -168,6 +169,15 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data):
     assert lines[:5] == ["torch.Size([4, 224, 224, 3]) torch.Size([4])"] * 5
     assert re.match(r"[\d,]+ samples/s · waited \d+% · of it storage \d+% → \w+-bound: ", lines[5])
     assert len(lines) == 18
+
+
+def test_the_loader_of_the_page_on_bad_samples_replaces_them(data, tmp_path):
+    (data / "class0" / "0.jpg").write_bytes(b"<html>")
+    changes = SMALL | {"train=True,": 'train=True, device="cpu", num_threads=1,'}
+    changes |= {"/data/train": str(data), "bad.jsonl": str(tmp_path / "bad.jsonl")}
+    code = here(snippets("docs/bad-samples.md", "python")[0], changes)
+    with pytest.warns(SampleReplaced):
+        assert run(code) == f"0 {data}/class0/0.jpg it is of no known format\n"
 
 
 @pytest.mark.long

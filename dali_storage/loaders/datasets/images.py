@@ -31,8 +31,8 @@ class ImagePipeline:
     Attributes:
         read: puts a reader into the current pipeline and returns its samples and labels. Its
             arguments are `name`, `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch`,
-            `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`
-            and `backend_options`, as those of `readers.file`.
+            `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`,
+            `backend_options` and those about bad samples, as those of `readers.file`.
         settings: the options of the user.
         train: whether the images are for training; this decides what None means in the settings.
         preset: what happens to the images if the settings do not say it.
@@ -141,6 +141,7 @@ class ImagePipeline:
             "seed": settings.seed,
             "backend": settings.backend,
             "backend_options": settings.backend_options,
+            **settings.about_bad_samples,
         }
         if settings.own_order:
             return order | settings.own_order

@@ -17,9 +17,11 @@ from typing import (
     get_args,
 )
 
+from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
 from ...ranks import Shard
+from ...readers.arguments import bad_sample_options
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
@@ -56,6 +58,11 @@ class Options(TypedDict, total=False):
     to: To
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
+    on_error: Literal["raise", "replace"]
+    check: bool
+    max_replaced: int | None
+    bad_samples: PathLike | None
+    exclude: PathLike | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,10 @@ class Settings:
         to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
         backend: how the storage is read; see `readers.file`.
         backend_options: keyword arguments of the backend.
+        on_error: "replace": another image is given in place of a bad one; see `readers.file`, as
+            for the next four. If it cannot be decoded, the batch is made anew, and random
+            transforms have moved on.
+        check, max_replaced, bad_samples, exclude: see `readers.file`.
 
     Raises:
         ValueError, TypeError: an option has a wrong value; names it.
@@ -118,6 +129,11 @@ class Settings:
     to: To = "torch"
     backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
+    on_error: Literal["raise", "replace"] = "raise"
+    check: bool = False
+    max_replaced: int | None = None
+    bad_samples: PathLike | None = None
+    exclude: PathLike | None = None
 
     def __post_init__(self) -> None:
         for name, known in _INTEGERS.items():
@@ -138,6 +154,14 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
+        bad_sample_options(self.about_bad_samples, "cpu")
+
+    @property
+    def about_bad_samples(self) -> dict[str, Any]:
+        """The arguments of `readers.file` for them that are not their defaults."""
+        names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
+        given = {name: getattr(self, name) for name in names}
+        return {name: it for name, it in given.items() if it not in ("raise", False, None)}
 
     @property
     def own_order(self) -> dict[str, Any]:
