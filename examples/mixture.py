@@ -32,10 +32,11 @@ sources = {"first": {"file_root": args.data / "train"}, "second": {"file_root": 
 
 
 @pipeline_def(batch_size=16, num_threads=2, device_id=None if decoder == "cpu" else 0)
-def pipeline(**shard: Any) -> Any:
-    mixture = {"weights": {"first": 3, "second": 1}, "epoch_size": 160, "labels": "joint"}
-    options = {"return_source": True, "on_error": "replace", "pad_last_batch": True}
-    images, _, source = readers.mix(sources, name="Reader", **mixture, **options, **shard)
+def pipeline(shard_id: int, num_shards: int) -> Any:
+    options: dict[str, Any] = {"shard_id": shard_id, "num_shards": num_shards, "name": "Reader"}
+    options |= {"weights": {"first": 3, "second": 1}, "epoch_size": 160, "labels": "joint"}
+    options |= {"return_source": True, "on_error": "replace", "pad_last_batch": True}
+    images, _, source = readers.mix(sources, **options)
     return fn.resize(fn.decoders.image(images, device=decoder), size=(64, 64)), source
 
 
@@ -49,11 +50,11 @@ def make(checkpoint: bytes | None, **shard: Any) -> Any:
 
 
 with Loader(make) as loader:
+    loader.set_weights({"first": 1, "second": 1}, at=160)  # from the second epoch on
     print("3 to 1:", counts(loader))
-    loader.set_weights({"first": 1, "second": 1}, at=160)
     print("1 to 1:", counts(loader))
     ((_, path, reason),) = readers.replaced(loader.pipeline, "Reader")
     print(f"replaced: {Path(path).name}, {reason}")
-options = {"train": False, "batch_size": 20, "device": args.device, "on_error": "replace"}
-with image_folder("second", weights="balanced", epoch_size="largest", **options) as balanced:
-    print("balanced:", counts(balanced))
+balanced: dict[str, Any] = {"weights": "balanced", "epoch_size": "largest", "on_error": "replace"}
+with image_folder("second", train=False, batch_size=8, device=args.device, **balanced) as loader:
+    print("balanced:", counts(loader))

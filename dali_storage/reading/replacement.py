@@ -25,6 +25,7 @@ from ..contract.errors import (
 from ..contract.format import Format
 from ..contract.objects import full_path, scheme
 from ..contract.views import Contents
+from ..order.sampling.permutation import hashed
 
 _OF_A_FILE = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR),
@@ -33,7 +34,6 @@ _OF_A_FILE = {
 _OF_AN_OBJECT = {errno.ENOENT, errno.ESTALE}  # the others are those of the store
 _ATTEMPTS = 16
 _SHOWN = 3  # names in an error
-_MASK = 2**64 - 1
 
 Broken: TypeAlias = Callable[[Any, Callable[[], bytes]], str]
 """Why bytes are bad; "": they are not. It may ask for the name of the file, b"" of a container."""
@@ -165,7 +165,7 @@ class Replacement:
             raise self._error(index, "no other sample can take its place")
         place = members.index(index) if isinstance(members, range) else members.searchsorted(index)
         for attempt in range(_ATTEMPTS):
-            step = 1 + _mixed(self._on_error.seed, index, attempt) % (count - 1)
+            step = 1 + hashed(self._on_error.seed, index, attempt) % (count - 1)
             if (other := int(members[(int(place) + step) % count])) not in self.bad:
                 return other
         raise self._error(index, f"and {_ATTEMPTS} samples in its place are bad, too; remove them")
@@ -222,14 +222,3 @@ def reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error).removeprefix(f"{getattr(error, 'filename', '')!r}: ")
-
-
-def _mixed(*words: int) -> int:
-    """A number of 64 bits, by the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    mixed = 0
-    for word in words:
-        mixed = ((mixed ^ word & _MASK) + 0x9E3779B97F4A7C15) & _MASK
-        mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
-        mixed ^= mixed >> 31
-    return mixed

@@ -28,6 +28,7 @@ COMMANDS = {
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
     "plot": ["{examples}/plot_mixture.py mixture.svg"],
+    "mixture": ["{examples}/mixture.py --data {pictures} --device cpu"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
     "side_by_side": [
         "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
@@ -154,3 +155,10 @@ def test_side_by_side_finds_the_same_pixels(printed):
         "CIFAR-10",
         "ImageNet",
     ]
+
+
+@pytest.mark.long
+def test_a_mixture_has_its_ratio_and_replaces_a_damaged_picture(printed):
+    text = printed("mixture")
+    assert re.findall(r": \[(\d+), (\d+)\]", text) == [("120", "40"), ("80", "80"), ("8", "8")]
+    assert re.search(r"^replaced: \S+\.jpg, fn.decoders.image fails", text, re.M)
