@@ -123,11 +123,11 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Where the epoch of the reader `name` is: for `resume` of readers, on any number of ranks.
 
-    A dict of integers, flags and None; about 300 bytes of JSON. All ranks that have been given
-    equally many batches have the same one, so that one of them needs to save it. Batches count when
-    `pipeline.run()` or an iterator of DALI has returned them, as for a checkpoint; what is read
-    ahead does not. A state after the last batch of an epoch is the start of the next one. Nothing
-    of random operators is in it.
+    A dict of integers, flags and None, with weights also of text and a list; about 300 bytes of
+    JSON. All ranks that have been given equally many batches have the same one, so that one of them
+    needs to save it. Batches count when `pipeline.run()` or an iterator of DALI has returned them,
+    as for a checkpoint; what is read ahead does not. A state after the last batch of an epoch is
+    the start of the next one. Nothing of random operators is in it.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`; the
@@ -158,7 +158,7 @@ def set_weights(
         name: of the reader.
         weights: a number of at least 0 for each source, by its name or label.
         at: the position. None: that of the first batch that the pipeline has not taken yet; it is
-            the same on all ranks that have run equally often.
+            the same on all ranks whose pipelines have run equally often, and prefetch equally far.
 
     Returns:
         The position.

@@ -222,7 +222,7 @@ class Delivery:
         if key == INDEX:
             return number_list(batch.samples), None, False
         if key == SOURCE:
-            return number_list(source.sources(batch)), None, False
+            return number_list(source.ordering.sources_of(batch.samples)), None, False
         assert isinstance(key, int)
         return data_list(source, batch.outputs[key])
 

@@ -153,7 +153,8 @@ class SavedPositions:
                 f"that of its pipeline: go on with {rest.began.num_shards} shards and the same "
                 "batch size; for the next time, give the reader seed="
             )
-        return (rest.start, rest, saved) if same is None else (same, None, saved)
+        given = {name: saved[name] for name in saved if name in state}
+        return (rest.start, rest, given) if same is None else (same, None, given)
 
     @property
     def _rounds(self) -> int:

@@ -141,7 +141,7 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             resumes on any number of ranks; random_shuffle and others of DALI's order are refused.
         epoch_size: how many samples are an epoch. None: as many as there are. "largest": until each
             label with a weight has had one pass over its samples; "smallest": until one has.
-            Without `weights`, all samples have the same.
+            Without `weights` samples come in shuffled passes, each of them once.
         order: the indices of the samples of an epoch, of all ranks, which are given runs of it: an
             array or sequence, the same in each epoch; a function of the number of the epoch that
             returns one; or a torch sampler that can be asked again, such as one with `set_epoch`.

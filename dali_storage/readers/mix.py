@@ -4,12 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, Unpack
+from weakref import WeakKeyDictionary
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import add_reader
-from ..order.sampling.datasets import mixture_of
+from ..order.sampling.datasets import DataSet, mixture_of
 from ..order.sampling.stream import SampleStream
 from ..reading.opening import Opening
 from ..samples.joining import join
@@ -108,20 +109,23 @@ def mix(
     refuse_order_of_dali("readers.mix", arguments)
     openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
     labels = _labels(labels, sources)
-    found: dict[str, Catalog] = {}
+    parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
-        found.update({name: each.find(tree, remote) for name, each in openings.items()})
-        return join(found, labels)
+        found = {name: _find(name, each, tree, remote) for name, each in openings.items()}
+        catalog = join(found, labels)
+        weights = {name: sources[name].get("weights") for name in found}
+        parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
+        return catalog
 
     first = next(iter(openings.values()))
     nodes = add_reader(
-        opening=replace(first, find=find, stream=lambda _: _stream(found, sources, arguments)),
+        opening=replace(first, find=find, stream=lambda it: _stream(parts.pop(it), arguments)),
         with_source=dali_flag("return_source", return_source),
         **in_graph(arguments),
     )
     if reader != "tfrecord":
-        return nodes
+        return nodes if len(nodes) > 1 else nodes[0]
     names = [*(format_options or {})["features"]]
     more = nodes[len(names) :]
     outputs = dict(zip(names, nodes, strict=False))
@@ -142,7 +146,8 @@ def _openings(
     common = {name: arguments[name] for name in ReaderArguments.__annotations__ if name in defaults}
     # Any value says that the order is not DALI's.
     common |= {"weights": None, "order": None, "epoch_size": 1}
-    own, formats = {*kind.own}, {it.name for it in parameters} - {*kind.own} - {*common}
+    own = {*kind.own}
+    formats = {it.name for it in parameters} - own - {*common, "shuffle"}
     _require("format_options", format_options, formats)
     openings = {}
     for name, given in sources.items():
@@ -163,6 +168,17 @@ def _openings(
         urls = ", ".join(repr(name) for name, each in openings.items() if each.remote)
         raise ValueError(f"sources must all be URLs or all be paths, and only {urls} has URLs")
     return openings
+
+
+def _find(
+    name: str, opening: Opening, tree: Callable[[], Tree | None], remote: Remote | None
+) -> Catalog:
+    """The samples of a source."""
+    try:
+        return opening.find(tree, remote)
+    except Exception as error:
+        error.add_note(f"in source {name!r} of readers.mix")
+        raise
 
 
 def _require(where: str, given: Mapping[str, Any], known: Collection[str]) -> None:
@@ -188,16 +204,8 @@ def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str
     return labels
 
 
-def _stream(
-    catalogs: dict[str, Catalog],
-    sources: Mapping[str, Mapping[str, Any]],
-    arguments: Mapping[str, Any],
-) -> SampleStream:
-    """The stream of the mixture, whose catalogs are not needed any more."""
-    parts = {
-        name: data_set_of(each, sources[name].get("weights")) for name, each in catalogs.items()
-    }
-    catalogs.clear()
+def _stream(parts: Mapping[str, DataSet], arguments: Mapping[str, Any]) -> SampleStream:
+    """The stream of the mixture."""
     return mixture_of(
         parts,
         arguments["weights"],

@@ -5,6 +5,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
@@ -58,13 +59,19 @@ class Ordering:
         """The stream of the samples.
 
         Raises:
-            ValueError: the reader has the order of DALI, or one of the user.
+            ValueError: the reader has the order of DALI, or one of the user, or one source.
         """
-        if not isinstance(self._stream, MixedStream):
+        if not isinstance(self._stream, MixedStream) or len(self._stream.names) < 2:
             raise ValueError(
-                f"{self._reader}: it has no weights; make it by readers.mix(), or with weights="
+                f"{self._reader}: it has no weights of sources or labels; make it by "
+                "readers.mix(), or with weights= of labels"
             )
         return self._stream
+
+    def sources_of(self, samples: IntArray) -> NDArray[np.int32]:
+        """The number of the source of each sample of a mixture: int32[n]."""
+        assert isinstance(self._stream, MixedStream)
+        return self._stream.sources_of(samples)
 
     def members(self, sample: int) -> IntArray | range:
         """What may take the place of a bad sample: those of its source or class, ascending.

@@ -1,5 +1,6 @@
 """The batches of one reader for one pipeline: opening and closing. No DALI here."""
 
+import operator
 import os
 import weakref
 from collections import deque
@@ -110,7 +111,7 @@ class BatchStream:
         seed = self._order.seed if seed is None else seed
         self._order = replace(self._order, seed=seed, checkpointing=checkpointing)
         self._batch_size, self._shared_seed = batch_size, shared_seed
-        vars(self).pop("_ordering", None)  # of other settings
+        vars(self).pop("ordering", None)  # of other settings
         if self._resume is not None:
             self.resume(self._resume)
 
@@ -161,7 +162,7 @@ class BatchStream:
         self._prefetcher = Prefetcher(
             catalog,
             reader,
-            self._ordering.make(self.rest),
+            self.ordering.make(self.rest),
             self._opening.depth,
             pool=pool.buffers,
             dali_threads=num_threads,
@@ -169,7 +170,7 @@ class BatchStream:
             gate=gate,
             views=views,
             on_error=self.on_error,
-            members=self._ordering.members,
+            members=self.ordering.members,
         )
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
@@ -181,7 +182,7 @@ class BatchStream:
 
     def checkpoint(self, pending: int) -> dict[str, Any]:
         """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
-        return self._ordering.saved.checkpoint(
+        return self.ordering.saved.checkpoint(
             self.position.delivered(pending), self.rest, self._resume
         )
 
@@ -195,10 +196,10 @@ class BatchStream:
         if self._resume is not None:
             either = "give the pipeline checkpoint=, or the reader resume="
             raise ValueError(f"{self}: it cannot begin at two places: {either}")
-        saved = self._ordering.saved.read_checkpoint(checkpoint)
+        saved = self.ordering.saved.read_checkpoint(checkpoint)
         if saved["resumed"] is not None:
             self.resume(saved["resumed"])
-        self._ordering.replay(saved["changes"])
+        self.ordering.replay(saved["changes"])
         self.position.seek(saved["batches"])
         self.restored = True
 
@@ -210,7 +211,7 @@ class BatchStream:
         Raises:
             ValueError: the reader does not pad its last batches.
         """
-        return self._ordering.saved.state(self.position.delivered(pending), self.rest)
+        return self.ordering.saved.state(self.position.delivered(pending), self.rest)
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on where `state()` was called, with any number of ranks and batch size.
@@ -224,8 +225,8 @@ class BatchStream:
         """
         if self._prefetcher is not None:
             raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
-        position, self.rest, self._resume = self._ordering.saved.read_state(state)
-        self._ordering.replay(self._resume["changes"])
+        position, self.rest, self._resume = self.ordering.saved.read_state(state)
+        self.ordering.replay(self._resume.get("changes", []))
         self.resumed = True
         self.position.seek(position)
 
@@ -238,37 +239,35 @@ class BatchStream:
             ValueError, TypeError: the weights are wrong; batches from `at` on have been taken; or
                 the reader has no weights.
         """
-        ordering = self._ordering
-        least = ordering.dealt(self.rest).start(self.position.next)
-        at = least if at is None else at
-        require_integer("set_weights", "at", at, range(2**62))
-        if at < least:
-            what = f"at must be at least {least}, not {at}"
-            raise ValueError(f"{self}: {what}: DALI has taken the batches before")
-        ordering.set_weights(weights, at)
+        at = self.place_of(self.position.next) if at is None else at
+        position = self.require_change(weights, at)
+        self.ordering.set_weights(weights, position)
         if self._prefetcher is not None:
-            order = ordering.dealt(self.rest)
-            self._prefetcher.change_order(order, lambda index: order.start(index + 1) <= at)
-        return at
+            order = self.ordering.dealt(self.rest)
+            self._prefetcher.change_order(order, lambda index: order.start(index + 1) <= position)
+        return position
 
-    @property
-    def changes(self) -> list[Any]:
-        """The weights that were set while running, for `replay()`."""
-        return self._ordering.changes
+    def require_change(self, weights: Mapping[Any, Any], at: int) -> int:
+        """Refuse what `set_weights()` does; returns the position."""
+        self.ordering.mixture.with_weights(weights, 0)
+        require_integer("set_weights", "at", position := operator.index(at), range(2**62))
+        if position < (least := self.place_of(self.position.next)):
+            what = f"at must be at least {least}, not {position}"
+            raise ValueError(f"{self}: {what}: DALI has taken the batches before")
+        return position
 
-    def replay(self, changes: list[Any]) -> None:
-        """Set the weights that another reader of this mixture had, before the first batch."""
-        self._ordering.replay(changes)
+    def place_of(self, index: int) -> int:
+        """The position in the stream of the samples at which a global batch starts."""
+        return self.ordering.dealt(self.rest).start(index)
 
     def progress(self, pending: int) -> dict[Any, tuple[int, int]]:
         """How many samples each source has given in all, and how many whole passes."""
-        order = self._ordering.dealt(self.rest)
-        position = order.start(self.position.delivered(pending))
-        return self._ordering.mixture.progress(position)
+        position = self.place_of(self.position.delivered(pending))
+        return self.ordering.mixture.progress(position)
 
     @cached_property
-    def _ordering(self) -> Ordering:
-        """After `configure()`."""
+    def ordering(self) -> Ordering:
+        """The order of the samples, after `configure()`."""
         settings = self._order, self._batch_size, self._shared_seed
         return Ordering(repr(self), self.open()[0], self._samples, *settings)
 
@@ -311,7 +310,7 @@ class BatchStream:
         """
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
-        return self._ordering.make(self.rest).batch(position)
+        return self.ordering.make(self.rest).batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
@@ -319,10 +318,6 @@ class BatchStream:
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
-
-    def sources(self, batch: LoadedBatch) -> NDArray[np.int32]:
-        """int32[n], the numbers of the sources of the batch's samples; owned by the caller."""
-        return self._ordering.mixture.sources_of(batch.samples)
 
     def _refuse_ended(self) -> None:
         if self.ended:

@@ -1,8 +1,10 @@
 """One catalog of the samples of several."""
 
+import os
 import warnings
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy.typing as npt
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, CatalogBuilder
+from ..contract.objects import scheme
 from ..contract.ranges import Ranges
 
 
@@ -28,12 +31,14 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     """
     catalogs = [*sources.values()]
     _require_alike(sources)
+    root = _common_root(catalogs)
     builder = CatalogBuilder()
     for each in catalogs:
+        below = each if root is None else replace(each, root=_below(each.root, root))
         # Labels are those of samples; here is an entry for each file.
-        paths = each.file_paths(np.arange(each.file_count))
+        paths = below.file_paths(np.arange(each.file_count))
         builder.extend(paths, [0] * len(paths))
-    names = builder.build(b"")
+    names = builder.build(root or b"")
     sizes = [each.sizes for each in catalogs]
     versions = [each.versions for each in catalogs]
     joined = Catalog(
@@ -51,6 +56,22 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     return joined.knowing(zlib.crc32(joined.labels.tobytes() + np.array(parts, "<u4").tobytes()))
 
 
+def _common_root(catalogs: list[Catalog]) -> bytes | None:
+    """The directory that has all roots; None if they are URLs, or names have no root.
+
+    An extent map finds files by their paths below it, if their file system is mounted elsewhere.
+    """
+    roots = [each.root for each in catalogs]
+    if not all(roots) or any(map(scheme, roots)):
+        return None
+    return os.path.commonpath([os.path.abspath(root) for root in roots])
+
+
+def _below(root: bytes, common: bytes) -> bytes:
+    path = os.path.relpath(os.path.abspath(root), common)
+    return b"" if path == b"." else path
+
+
 def _require_alike(sources: Mapping[str, Catalog]) -> None:
     first, *others = sources
     for other in others:
@@ -59,6 +80,11 @@ def _require_alike(sources: Mapping[str, Catalog]) -> None:
             raise ValueError(f"sources {first!r} and {other!r}: samples are not of one kind")
         if bool(one.labels.size) != bool(two.labels.size):
             raise ValueError(f"sources {first!r} and {other!r}: only one of them has labels")
+        if (one.versions is None) != (two.versions is None):
+            raise ValueError(
+                f"sources {first!r} and {other!r}: only the objects of one of them are listed, and "
+                "compared with the list; give both as file_root, or both by names"
+            )
     for name, catalog in sources.items():
         if not catalog.delivered:
             raise ValueError(f"source {name!r} has no samples")
@@ -84,7 +110,7 @@ def _labels(sources: Mapping[str, Catalog], labels: str | None) -> npt.NDArray[n
     if labels is None and (counts > 1).any():
         shared = ", ".join(map(str, values[counts > 1][:5].tolist()))
         warnings.warn(
-            f"readers.mix: sources share labels ({shared} and so on); labels='joint' numbers the "
+            f"readers.mix: sources share labels, such as {shared}; labels='joint' numbers the "
             "names of all classes, and labels='own' leaves them without this warning",
             stacklevel=2,
         )
@@ -109,6 +135,8 @@ def class_names(source: str, catalog: Catalog) -> dict[int, bytes]:
     Raises:
         ValueError: samples do not lie in class directories.
     """
+    if not catalog.labels.size:
+        raise ValueError("labels='joint': these samples have no labels")
     values: Any
     values, firsts = np.unique(catalog.labels, return_index=True)
     names = [catalog.file_name(first).partition(b"/")[::2] for first in firsts.tolist()]

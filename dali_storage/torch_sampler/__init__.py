@@ -129,6 +129,8 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         Raises:
             ValueError: it is damaged, or of another stream.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping, not {state!r:.80}")
         for name, value in self._identity().items():
             if (saved := state.get(name)) != value:
                 here = f"{name} {saved!r:.90}, and here it is {value!r:.90}"

@@ -122,7 +122,7 @@ def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
     assert steps[15] == ["0", "16", "0"]  # of epoch 1
     assert [steps[14], steps[16]] == [["0", "15", "960"], ["1", "1", "64"]]
     code = f"labels = [0] * 30 + [1] * 3\n{classes}print(sum(index >= 30 for index in balanced))"
-    assert run(code) == "30\n"
+    assert run(code) == "29\n"
 
 
 def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):

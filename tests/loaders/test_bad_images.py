@@ -149,5 +149,7 @@ def test_options_about_bad_images_are_refused(tmp_path, cifar):
         image_folder(tmp_path, on_error="skip", **options)
     with pytest.raises(ValueError, match="max_replaced needs on_error='replace'"):
         image_folder(tmp_path, max_replaced=3, **options)
+    with pytest.raises(ValueError, match="weights is for images in files of their own"):
+        cifar10(cifar, "train", batch_size=4, device="cpu", weights="balanced")
     with pytest.raises(ValueError, match="check is for images in files of their own"):
         cifar10(cifar, "train", batch_size=4, device="cpu", check=True)

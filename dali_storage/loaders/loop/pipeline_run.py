@@ -142,18 +142,27 @@ class PipelineRun:
         return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
 
     def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
-        """See `Loader.set_weights()`."""
-        return self._source.set_weights(weights, at)
+        """See `Loader.set_weights()`; sets those of all readers."""
+        if (
+            at is None
+        ):  # on all ranks the same, of which one may skip a batch at the end of an epoch
+            first = self._ahead[0] if self._ahead else self._source.position.next
+            at = self._source.place_of(self.epochs.after(first, self.pipeline.prefetch_queue_depth))
+        for each in self._sources.values():
+            at = each.require_change(weights, at)
+        for each in self._sources.values():
+            each.set_weights(weights, at)
+        return at
 
     @property
     def changes(self) -> dict[str, list[Any]]:
         """The weights that were set while running, by the names of the readers."""
-        return {name: each.changes for name, each in self._sources.items()}
+        return {name: each.ordering.changes for name, each in self._sources.items()}
 
     def replay(self, changes: Mapping[str, list[Any]]) -> None:
         """Set the weights that another run of the pipeline had."""
-        for name, each in self._sources.items():
-            each.replay(changes[name])
+        for name in self._sources.keys() & changes.keys():
+            self._sources[name].ordering.replay(changes[name])
 
     @property
     def storage_seconds(self) -> float:

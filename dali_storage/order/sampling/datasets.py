@@ -44,8 +44,8 @@ class DataSet:
         """
         if self.labels is None:
             raise ValueError(
-                "weights of classes need labels, and these samples have none: give one number a "
-                "sample"
+                "weights of classes need labels that are known before samples are read, and these "
+                "have none: give one number a sample"
             )
         labels = np.asarray(self.labels)
         if labels.shape != (self.size,) or labels.dtype.kind not in "iu":
@@ -113,6 +113,8 @@ def mixture_of(
     Raises:
         ValueError, TypeError: an argument is wrong; one of a part has its name.
     """
+    if not parts:
+        raise ValueError("there are no sources")
     if weights is not None and schedule is not None:
         raise ValueError("weights and schedule cannot both be given: a schedule has all weights")
     sizes = {name: part.size for name, part in parts.items()}

@@ -16,7 +16,9 @@ import numpy as np
 
 from ...contract._types import IntArray
 
-_TOTAL = 1 << 31  # the largest sum of weights, so that products stay within 62 bits
+TOTAL = 1 << 31
+"""The largest sum of weights, so that products stay within 62 bits."""
+
 _TABLE = 1 << 16  # positions; the longest period that is tabulated
 
 
@@ -40,16 +42,16 @@ def integer_weights(weights: Iterable[tuple[str, Any]]) -> list[int]:
     multiple = 1
     for each in fractions:
         multiple = lcm(multiple, each.denominator)
-        if multiple > _TOTAL:
+        if multiple > TOTAL:
             break
     exact = [int(each * multiple) for each in fractions]
     divisor = gcd(*exact)
-    if multiple <= _TOTAL and sum(exact) // divisor <= _TOTAL:
+    if multiple <= TOTAL and sum(exact) // divisor <= TOTAL:
         return [each // divisor for each in exact]
-    shares = [each * _TOTAL / total for each in fractions]
+    shares = [each * TOTAL / total for each in fractions]
     integers = [max(int(share), 1) if share else 0 for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: (int(shares[i]) - shares[i], i))
-    for index in by_remainder[: max(0, _TOTAL - sum(integers))]:
+    for index in by_remainder[: max(0, TOTAL - sum(integers))]:
         integers[index] += shares[index] > 0
     return integers
 

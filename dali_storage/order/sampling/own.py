@@ -20,7 +20,7 @@ class OwnOrder:
     """A `SampleStream` of the indices that a user gives for each epoch, those of all ranks.
 
     The last two epochs are kept; others are asked for again. An array is taken as it is, without a
-    copy, and must not be changed.
+    copy, and must not be changed. A function is asked in the threads that read, one at a time.
     """
 
     def __init__(self, order: Any, samples: int) -> None:
@@ -83,8 +83,14 @@ class OwnOrder:
 
     def _epoch_of(self, epoch: int) -> tuple[IntArray, int]:
         """The indices of an epoch, of any type of integers, and their CRC-32."""
-        found = _array(self._ask(epoch))
-        if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+        try:
+            found = _array(self._ask(epoch))
+        except Exception as error:
+            error.add_note(f"order was asked for epoch {epoch}")
+            raise
+        if not found.size:
+            raise ValueError(f"order has no index in epoch {epoch}")
+        if found.ndim != 1 or found.dtype.kind not in "iu":
             what = f"{found.dtype} of shape {found.shape}; of a mask, give np.flatnonzero(mask)"
             raise ValueError(f"order must be a list of integers, not {what}")
         for index in (int(found.min()), int(found.max())):

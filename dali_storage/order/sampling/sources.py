@@ -161,12 +161,11 @@ def class_weights(sizes: Mapping[int, int], weights: Any) -> list[tuple[str, Any
 def require_names(what: str, given: Mapping[Any, Any], known: Mapping[Any, Any]) -> None:
     """Refuse a mapping that does not name each of the `known`, or others."""
     if given.keys() != known.keys():
-        raise ValueError(
-            f"{what} must name each source once: they are {_shown(known)}, and {what} has "
-            f"{_shown(given)}"
-        )
+        lacks = _shown("; it lacks", [name for name in known if name not in given])
+        has = _shown("; it also has", [name for name in given if name not in known])
+        raise ValueError(f"{what} must be for each of{_shown('', [*known])}{lacks}{has}")
 
 
-def _shown(names: Mapping[Any, Any]) -> str:
+def _shown(what: str, names: Sequence[Any]) -> str:
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(map(repr, [*names][:8])) + more
+    return f"{what} {', '.join(map(repr, names[:8]))}{more}" if names else ""

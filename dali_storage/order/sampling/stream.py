@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, Self
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from .mixture import Mixture, integer_weights
+from .mixture import TOTAL, Mixture, integer_weights
 from .permutation import hashed
 from .sources import Sources, require_names
 
@@ -154,6 +154,8 @@ class MixedStream:
             pair = isinstance(each, (list, tuple)) and len(each) == 2
             if not pair or type(each[0]) is not int or each[0] < 0 or not _integers(each[1]):
                 raise ValueError(f"changes: {each!r:.80} is no position with integers")
+            if other._changes and each[0] <= other._changes[-1][0]:
+                raise ValueError(f"changes: the position {each[0]} does not follow the one before")
             if len(each[1]) != len(self.names):
                 raise ValueError(f"changes: {len(each[1])} weights for {len(self.names)} sources")
             while other._pieces and other._pieces[-1].start >= each[0]:  # what was planned later
@@ -204,10 +206,18 @@ class MixedStream:
         if given is None:
             return int(lengths.sum())
         if given in ("largest", "smallest"):
-            total = int(weights.sum())
-            pairs = zip(lengths.tolist(), weights.tolist(), strict=True)
-            needed = [-(-length * total // weight) for length, weight in pairs if weight]
-            return int(max(needed) if given == "largest" else min(needed))
+            enough = all if given == "largest" else any
+            counts, weighted = self._pieces[0].mixture.counts, np.flatnonzero(weights).tolist()
+
+            def is_through(position: int) -> bool:
+                found = counts(position)
+                return enough(found[number] >= lengths[number] for number in weighted)
+
+            # No source is 2 samples behind its share.
+            most = max(
+                (int(lengths[it]) + 2) * int(weights.sum()) // int(weights[it]) for it in weighted
+            )
+            return bisect_left(range(most + 2), True, key=is_through)
         if isinstance(given, bool) or not isinstance(given, (int, np.integer)):
             raise TypeError(
                 f"epoch_size must be an integer, 'largest' or 'smallest', not {given!r:.80}"
@@ -235,4 +245,4 @@ def _in_order(schedule: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
 
 def _integers(weights: Any) -> bool:
     known = isinstance(weights, (list, tuple)) and all(type(it) is int for it in weights)
-    return known and min(weights, default=-1) >= 0 < sum(weights) < 1 << 32
+    return known and min(weights, default=-1) >= 0 < sum(weights) <= TOTAL + len(weights)
