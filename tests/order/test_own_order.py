@@ -9,20 +9,16 @@ from array import array
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
 
 from dali_storage.order import OrderOptions
 from dali_storage.order.dealing import StreamOrder
 from dali_storage.order.sampling.own import OwnOrder
+
+torch = pytest.importorskip("torch", reason="no torch: pip install torch")
+data = pytest.importorskip("torch.utils.data")
+BatchSampler, Sampler, SequentialSampler = data.BatchSampler, data.Sampler, data.SequentialSampler
+DistributedSampler, RandomSampler = data.DistributedSampler, data.RandomSampler
+SubsetRandomSampler, WeightedRandomSampler = data.SubsetRandomSampler, data.WeightedRandomSampler
 
 SAMPLES = 20
 WEIGHTS = torch.arange(20) + 1.0
