@@ -71,6 +71,23 @@ _PROVIDER = "External AWS credential provider: "  # which is boto3's
 class ShortBodyError(Exception):
     """An answer had another length than it was asked for; whether to ask again, see retryable()."""
 
+    @classmethod
+    def of(cls, got: int, length: int) -> ShortBodyError:
+        return cls(f"the store sent {got:,} bytes instead of {length:,}; try again")
+
+
+class AnswerError(Exception):
+    """A failure that libcurl has seen; its text is as obstore's, see _Failure."""
+
+    @classmethod
+    def of_status(cls, status: int, body: bytes) -> AnswerError:
+        return cls(f"Status {{\n status: {status}\n{body.decode(errors='replace')}")
+
+    @classmethod
+    def of_connection(cls, kind: str) -> AnswerError:
+        """`kind`: see _KINDS."""
+        return cls(f"HttpError {{\n kind: {kind}")
+
 
 class _Failure:
     """What the text of an error says; empty, and a status of 0, where it says nothing."""

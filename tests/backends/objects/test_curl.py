@@ -1,0 +1,212 @@
+"""Bodies by libcurl: where it is used, what it needs, and that it writes nothing late."""
+
+import errno
+import random
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects.curl import libcurl, requests
+from dali_storage.backends.objects.curl.network import Network
+from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.testing import fill, make_batch, read
+from tests.kit.objects.client import FOR_EVER, FaultServer, publish
+from tests.kit.tiers import by_tier
+
+pytestmark = pytest.mark.usefixtures("curl")
+
+SIZES = 1, 5, 4095, 4096, 4097, 65_536, 70_001, 300_000, 1_200_000
+CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
+
+
+def catalog_of(count, root=b"s3://data"):
+    return Catalog.from_names([b"%02d" % number for number in range(count)], range(count), root)
+
+
+@pytest.fixture
+def catalog(server):
+    return publish(server.put, catalog_of(len(SIZES)), CONTENTS)
+
+
+def test_bodies_of_all_sizes_are_right_and_requests_are_signed(server, catalog):
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        for _ in range(3):
+            order = np.random.default_rng(0).permutation(len(SIZES))
+            assert read(reader, order, catalog) == [CONTENTS[sample] for sample in order]
+        assert repr(reader).startswith("<object-store: by libcurl ")
+    assert {request.kind for request in server.log()} == {"GET"}
+    for request in server.log():
+        assert request.headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKID")
+        assert not request.query
+
+
+def test_a_store_that_redirects_is_left_to_obstore(server, catalog):
+    server.fail("redirect", 3, f"{server.url}/data/03")
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        assert read(reader, np.array([3, 3]), catalog) == [CONTENTS[3]] * 2
+        assert "only obstore understands" in repr(reader)
+
+
+@pytest.mark.parametrize("transport", ["auto", "curl"])
+def test_a_store_that_is_far_away_is_left_to_obstore(server, catalog, transport):
+    server.set(latency=0.02)
+    with ObjectStoreReader(catalog, transport=transport) as reader:
+        for _ in range(2):
+            order = np.arange(500) % 5
+            assert read(reader, order, catalog) == [CONTENTS[sample] for sample in order]
+        assert ("far away" in repr(reader)) is (transport == "auto")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_certificates_are_verified(certificate, trusted, monkeypatch):
+    with FaultServer(certificate) as tls:
+        for name, value in tls.environment.items():
+            monkeypatch.setenv(name, value)
+        # The server takes calls of tests without TLS only, so it has no objects.
+        options = {"root_certificate": certificate[0].read_bytes()} if trusted else {}
+        tags = np.array([b'"tag"'])
+        listed = replace(catalog_of(1), sizes=np.array([9]), versions=tags)
+        with ObjectStoreReader(listed, client_options=options, transport="curl") as reader:
+            with pytest.raises(OSError) as caught:
+                read(reader, np.array([0]), listed)
+            assert caught.value.errno == (errno.ENOENT if trusted else errno.EPROTO)
+            assert ("libcurl" in repr(reader).partition("(")[0]) is trusted
+
+
+# --- what it does not do, and what is missing -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "says"),
+    [
+        ({"client_options": {"proxy_url": "http://127.0.0.1:1"}}, {}, r"\['proxy_url'\]"),
+        ({"client_options": {"http2_only": True}}, {}, r"\['http2_only'\]"),
+        ({"client_options": {"root_certificate": "-----no"}}, {}, r"root_certificate"),
+        ({}, {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}, "the proxy of the environment"),
+        ({}, {"AWS_REQUEST_PAYER": "true"}, "AWS_REQUEST_PAYER"),
+    ],
+)
+def test_what_libcurl_does_not_do_is_refused_by_name_or_left_to_obstore(
+    server, catalog, monkeypatch, options, variables, says
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises((BackendUnavailable, ValueError), match=says):  # noqa: SIM117
+        with ObjectStoreReader(catalog, transport="curl", **options) as reader:
+            read(reader, np.array([3]), catalog)
+    if "root_certificate" in says:  # obstore refuses it, too
+        return
+    with ObjectStoreReader(catalog, transport="auto", **options) as reader, suppress(OSError):
+        read(reader, np.array([3]), catalog)
+    assert "by obstore" in repr(reader)
+
+
+@pytest.mark.parametrize(
+    ("number", "features", "wakes", "says"),
+    [
+        (0x074B00, 0xFFFF, True, "too old"),
+        (0x080000, 0x80, True, "no TLS"),
+        (0x080000, 0x4, True, "looks up names"),
+        (0x080000, 0xFFFF, False, "no curl_multi_wakeup"),
+        (None, 0, True, "was not found"),
+    ],
+)
+def test_a_libcurl_that_lacks_something_is_refused_by_name(
+    catalog, monkeypatch, number, features, wakes, says
+):
+    def load(path):
+        if number is None:
+            raise OSError("not there")
+        info = SimpleNamespace(version=b"1.2.3", tls=None, number=number, features=features)
+        tell = lambda _: SimpleNamespace(contents=info)  # noqa: E731
+        return SimpleNamespace(curl_version_info=tell, **{"curl_multi_wakeup": 0} if wakes else {})
+
+    monkeypatch.setattr(libcurl.ctypes, "PyDLL", load)
+    monkeypatch.setattr(libcurl.ctypes, "CDLL", load)
+    monkeypatch.setattr(libcurl, "_of_pycurl", list)
+    monkeypatch.setattr(libcurl, "load", libcurl.load.__wrapped__)
+    with pytest.raises(BackendUnavailable, match=says) as caught:
+        ObjectStoreReader(catalog, transport="curl")
+    assert "libcurl 7.76 or newer" in caught.value.remedy
+    with ObjectStoreReader(catalog) as reader:
+        assert repr(reader) == "<object-store: by obstore>"
+
+
+def test_keys_of_the_last_day_sign_no_request(monkeypatch):
+    """The example of Amazon's documentation has other headers, so Swift checks signatures."""
+    days, credential = (
+        ["20260101T000000Z", "20260102T000000Z"],
+        {"access_key_id": "AK", "secret_access_key": "s", "token": None, "expires_at": None},
+    )
+    monkeypatch.setattr(requests.time, "strftime", lambda *_: days[0])
+    sign = requests._signer(credential, "us-east-1", "host")
+    first = sign(["/b/k"])
+    assert sign(["/b/k"]) == first
+    days.pop(0)
+    assert sign(["/b/k"]) != first
+
+
+# --- nothing is written late ----------------------------------------------------------------------
+
+
+def test_a_batch_that_failed_is_not_written_to_any_more(server, catalog):
+    server.fail("stall", FOR_EVER, 60, key="data/07")
+    server.fail("403", FOR_EVER, key="data/06")
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        batch = make_batch(reader, np.array([6, 7]), catalog)
+        with pytest.raises(PermissionError):
+            fill(reader, batch)
+        there = np.asarray(batch.buffer)
+        there[:] = 7
+        server.heal()  # the rest of the body comes
+        assert read(reader, np.array([7, 6]), catalog) == [CONTENTS[7], CONTENTS[6]]
+        assert (there == 7).all()
+
+
+def wrong_bytes(server, seconds_of_stalls, batches):
+    """Batches in three lanes whose buffers are used again at once; how many were wrong."""
+    catalog = publish(server.put, catalog_of(40), [CONTENTS[i % 9] for i in range(40)])
+    chance, wrong, right = random.Random(5), [], []
+
+    def run(lane):
+        numbers = np.random.default_rng(lane)
+        buffer = reader.allocate(16 << 20)
+        for _ in range(batches):
+            samples = numbers.integers(0, 40, 12)
+            try:
+                bodies = read(reader, samples, catalog, buffer=buffer, lane=lane)
+            except OSError:
+                continue
+            right.append(lane)
+            if bodies != [CONTENTS[i % 9] for i in samples]:
+                wrong.append(lane)
+
+    options = {"hedge": 0.02, "timeout": 0.5, "retry": 0.3, "transport": "curl"}
+    with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as lanes:
+        runs = [lanes.submit(run, lane) for lane in range(3)]
+        while not all(each.done() for each in runs):
+            mode = chance.choice(["stall", "stall", "cut", "403", "slow", "short"])
+            server.fail(mode, 3, seconds_of_stalls, chance=0.3)
+            with suppress(TimeoutError):
+                runs[0].result(0.01)
+        for each in runs:
+            each.result()
+    assert right
+    return len(wrong)
+
+
+@pytest.mark.long
+def test_no_byte_is_wrong_where_memory_is_used_again_at_once(server):
+    assert not wrong_bytes(server, 0.05, by_tier(60, 400))
+
+
+@pytest.mark.long
+def test_a_late_write_would_be_found(server, monkeypatch):
+    monkeypatch.setattr(Network, "drop", lambda *_: None)
+    assert wrong_bytes(server, 0.05, 60)
