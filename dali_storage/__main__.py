@@ -1,11 +1,13 @@
 """`python -m dali_storage`: which backends and devices work on this machine, and why not.
 
+`python -m dali_storage check` lists bad samples.
 `python -m dali_storage index` makes indexes: of containers, or of all samples below a root.
 """
 
 import sys
 
-from .cli import doctor, index
+from .cli import check, doctor, index
 
 if __name__ == "__main__":
-    sys.exit(index.main(sys.argv[2:]) if sys.argv[1:2] == ["index"] else doctor.main())
+    command = {"check": check.main, "index": index.main}.get("".join(sys.argv[1:2]))
+    sys.exit(command(sys.argv[2:]) if command else doctor.main())

@@ -55,4 +55,6 @@ while state["step"] < args.steps:
         if state["step"] == args.steps:
             break
 train.close()
+# Or it is the last that refers to the group, which torch 2.13 with gloo may then not get rid of.
+del model
 distributed.destroy_process_group()

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Show which storage backends and devices work on this machine. Devices are "
         "opened read-only for a moment; nothing is written.",
         epilog="python -m dali_storage index --help: make index files of containers, or one of all "
-        "samples of a directory or URL.",
+        "samples of a directory or URL. python -m dali_storage check --help: list bad samples.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     as_json = parser.parse_args(arguments).json

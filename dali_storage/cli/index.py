@@ -83,6 +83,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     parser.add_argument("-o", "--output", metavar="DIR|INDEX", help=where)
     parser.add_argument("--verify", action="store_true", help="read an INDEX, and check its CRCs")
     index_samples.add_options(parser)
+    leave_out = "samples of ROOT to leave out: what `python -m dali_storage check` has written"
+    parser.add_argument("--exclude", metavar="FILE", help=leave_out)
     given = parser.parse_args(arguments)
     roots = [file for file in given.files if index_samples.is_root(file)]
     if roots and (len(given.files) > 1 or given.output is None):

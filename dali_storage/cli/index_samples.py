@@ -18,10 +18,11 @@ from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import scheme
 from ..samples import discovery, index_file
+from ..samples.exclusion import without
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
-OPTIONS = *FILTERS, "backend_option"
+OPTIONS = *FILTERS, "backend_option", "exclude"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +63,8 @@ def main(root: str, given: argparse.Namespace) -> int:
         if sys.stderr.isatty():
             print(f"listing {root!r}; this may take minutes", file=sys.stderr)
         catalog = _list(root, dict(given.backend_option), filters)
+        if given.exclude is not None:
+            catalog = without(catalog, given.exclude)
         index_file.save(catalog, given.output, discovery.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -16,6 +16,7 @@
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
     │   ├── NotMapped               containers that are read, although they were to be mapped
     │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
+    │   ├── SampleReplaced          the first bad sample, in whose place another one is given
     │   └── UntestedDali            a DALI newer than those that this package was tested with
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
@@ -109,6 +110,10 @@ class NotMapped(UserWarning):
 
 class NotPageLocked(UserWarning):
     """CUDA cannot page-lock the buffers, so DALI copies every sample that goes to the GPU."""
+
+
+class SampleReplaced(UserWarning):
+    """A sample is bad, and another one is given in its place. Told of the first one only."""
 
 
 class UntestedDali(UserWarning):

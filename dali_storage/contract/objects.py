@@ -37,6 +37,11 @@ def scheme(name: bytes) -> str:
     return match[1].decode() if match else ""
 
 
+def full_path(path: bytes) -> str:
+    """A path that is absolute, or a URL as it is."""
+    return os.fsdecode(path if scheme(path) else os.path.abspath(path))
+
+
 def require_public(url: bytes) -> None:
     """Refuse a URL with a password, a signature or, on the web, a query, and show none of them."""
     if _PASSWORD.match(url):

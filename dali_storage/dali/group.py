@@ -41,7 +41,7 @@ DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
 """Which output each input of a pipeline takes, by its name."""
 
-LABELS, INDEX = "labels", "index"  # outputs beside those of the format, which are numbers
+LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
 
 class ReaderGroup:
@@ -78,12 +78,18 @@ class ReaderGroup:
         self._sources[pipeline] = source
         return source
 
-    def add_outputs(self, *, with_index: bool, preserve: bool) -> tuple[DataNode, ...]:
-        """The nodes of all outputs, named as by DALI: those of the format, the label, the index."""
+    def add_outputs(
+        self, *, with_index: bool, preserve: bool, with_source: bool = False
+    ) -> tuple[DataNode, ...]:
+        """The nodes of all outputs, named as by DALI.
+
+        They are the outputs of the format, the label, the index, and the source.
+        """
         fmt = self._opening.fmt
         outputs = dict[int | str, Output](enumerate(fmt.outputs))
         outputs |= {LABELS: Output(np.dtype(np.int32))} if fmt.labels else {}
         outputs |= {INDEX: Output(np.dtype(np.int64))} if with_index else {}
+        outputs |= {SOURCE: Output(np.dtype(np.int32))} if with_source else {}
         for number, (key, output) in enumerate(outputs.items()):
             device = self._opening.device if isinstance(key, int) else "cpu"
             node = fn.external_source(
@@ -126,7 +132,7 @@ class ReaderGroup:
                 each.read_ahead()
             return Delivery(pipeline, inputs, source, source.batch(), hold)
         except Exception as error:
-            if len(readers_of(pipeline)) < len(pipeline._input_callbacks):
+            if has_other_sources(pipeline):
                 source.end(error)
             if pipeline._api_type is not PipelineAPIType.ITERATOR:
                 raise
@@ -215,6 +221,8 @@ class Delivery:
             return number_list(source.labels(batch)), None, False
         if key == INDEX:
             return number_list(batch.samples), None, False
+        if key == SOURCE:
+            return number_list(source.ordering.sources_of(batch.samples)), None, False
         assert isinstance(key, int)
         return data_list(source, batch.outputs[key])
 
@@ -305,6 +313,18 @@ _DECODERS = {
     for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
 } | {"nvidia.dali.ops.PeekImageShape"}
 """Not all of these modules: an operator of a plugin may be in them, too."""
+
+
+def failure(error: Exception) -> str:
+    """What DALI says of an operator that failed, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = str(error).rpartition("encountered:")[2].partition("Current pipeline object")[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
+
+
+def has_other_sources(pipeline: Pipeline) -> bool:
+    """Whether a built pipeline also takes batches from sources of the user."""
+    return len(readers_of(pipeline)) < len(pipeline._input_callbacks or ())
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:

@@ -6,6 +6,8 @@ an epoch starts in the stream is arithmetic, and so is the entry at a position. 
 `pad_last_batch` every epoch starts with a new batch, and all have the same number of batches.
 """
 
+from typing import Protocol
+
 import numpy as np
 
 from ..contract._types import IntArray
@@ -13,6 +15,13 @@ from .libstdcxx import Indices
 from .options import OrderOptions
 from .shards import Shards, rounds
 from .streams import Lists, make_stream
+
+
+class Batches(Protocol):
+    """The endless sequence of batches of one rank."""
+
+    def batch(self, index: int) -> IntArray:
+        """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller."""
 
 
 class Order:

@@ -9,8 +9,10 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from ..contract.catalog import Catalog
+from .dealing import StreamRest
 from .options import OrderOptions
 from .resume import Rest
+from .sampling.stream import SampleStream
 from .shards import rounds
 
 VERSION = 1
@@ -21,6 +23,8 @@ _ORDER: dict[str, tuple[type, ...]] = {
     for field in fields(OrderOptions)
 }
 _DATA: dict[str, tuple[type, ...]] = {"version": (int,), "samples": (int,), "names": (int,)}
+_DATA |= {"stream": (str,), "changes": (list,)}
+_NOT_SAVED: dict[str, Any] = {"shuffle_bits": 64, "stream": "DALI's", "changes": []}
 _CHECKPOINT = _DATA | _ORDER | {"batch_size": (int,), "batches": (int,), "resumed": (dict, _NONE)}
 _STATE_ORDER = [name for name in _ORDER if name not in ("shard_id", "pad_last_batch")]
 _STATE = _DATA | {"epoch": (int,), "given": (int,)} | {name: _ORDER[name] for name in _STATE_ORDER}
@@ -37,6 +41,7 @@ _REMEDIES = {  # in order of precedence
     "shuffle_bits": "take the DALI that it was made with; before 2.2 it shuffles by 32 bits",
     "checkpointing": "make the pipeline with the same enable_checkpointing",
     "seed": "give the reader the same seed",
+    "stream": "give the reader the same weights, order, epoch_size and seed",
 }
 _FOLLOWS = {  # what then differs in any case
     "samples": ("names",),
@@ -50,6 +55,7 @@ _WORDS = {
     "batch_size": "a batch size of {}",
     "shuffle_bits": "a shuffle_after_epoch of {} bits",
     "checkpointing": "enable_checkpointing={}",
+    "stream": "the order: {}",
 }
 
 
@@ -63,11 +69,13 @@ class SavedPositions:
         order: OrderOptions,
         batch_size: int,
         shared_seed: bool,
+        stream: SampleStream | None = None,
     ) -> None:
         """`reader` begins the messages. `shared_seed`: all ranks have the seed of `order`."""
         self._reader, self._order, self._batch_size = reader, order, batch_size
         self._shared_seed = shared_seed or not order.random_shuffle
-        self._identity = _identity(catalog, order)
+        self._identity, self._stream = _identity(catalog, order), stream
+        self._size = catalog.delivered if stream is None else stream.epoch_size
 
     def checkpoint(
         self, position: int, rest: Rest | None, state: Mapping[str, Any] | None
@@ -77,13 +85,14 @@ class SavedPositions:
         resumed = rest is not None and position <= rest.stop
         return {
             **self._identity,
+            **self._order_of(position // self._rounds),
             "batch_size": self._batch_size,
             "batches": position,
             "resumed": dict(state or {}) if resumed else None,
         }
 
-    def read_checkpoint(self, checkpoint: Any) -> tuple[int, dict[str, Any] | None]:
-        """The position, and the state that its rest was resumed from.
+    def read_checkpoint(self, checkpoint: Any) -> dict[str, Any]:
+        """Check a checkpoint: `batches` is the position, `resumed` the state of its rest, if any.
 
         Raises:
             ValueError: it is something else, or of another data set or order; names it.
@@ -92,8 +101,9 @@ class SavedPositions:
             f"{self._reader}: this is no checkpoint of such a reader", checkpoint
         )
         here = self._identity | {"batch_size": self._batch_size}
+        here |= self._comparable(saved, saved["batches"] // self._rounds)
         _require_same(f"{self._reader}: the checkpoint", saved, here)
-        return saved["batches"], saved["resumed"]
+        return saved
 
     def state(self, position: int, rest: Rest | None) -> dict[str, Any]:
         """Of the batch at a position; its seed is None if every rank may have another one.
@@ -106,12 +116,12 @@ class SavedPositions:
         if rest is not None and rest.start <= position < rest.stop:
             epoch, given, world = rest.epoch, rest.given_at(position), rest.began.num_shards
         else:
-            size = self._identity["samples"]
-            epoch, batches = divmod(position, rounds(size, world, self._batch_size))
+            epoch, batches = divmod(position, self._rounds)
             given = batches * self._batch_size * world
-        values = self._identity | {"epoch": epoch, "given": given, "num_shards": world}
+        values = self._identity | self._order_of(epoch)
+        values |= {"epoch": epoch, "given": given, "num_shards": world}
         values |= {} if self._shared_seed or world == 1 else {"seed": None}
-        return {name: values[name] for name in _STATE}
+        return {name: values[name] for name in _STATE if name in values}
 
     def read_state(self, state: Any) -> tuple[int, Rest | None, dict[str, Any]]:
         """The position, what is left of its epoch if others began it, and the state itself.
@@ -119,10 +129,11 @@ class SavedPositions:
         Raises:
             TypeError, ValueError: it is damaged, or of another data set or order; names it.
         """
-        saved, began = _read_state(f"{self._reader}: resume is no state of readers.state()", state)
+        what = f"{self._reader}: resume is no state of readers.state()"
+        saved, began = _read_state(what, state, self._stream is not None)
         self._require_padding("resume")
-        rest = Rest(
-            size=saved["samples"],
+        rest = (Rest if self._stream is None else StreamRest)(
+            size=saved["samples"] if self._stream is None else self._size,
             began=began,
             epoch=saved["epoch"],
             given=saved["given"],
@@ -132,14 +143,33 @@ class SavedPositions:
         same = rest.same
         here = self._identity | {"num_shards": saved["num_shards"]}
         here |= {"seed": None} if saved["seed"] is None else {}
+        here |= self._comparable(saved, saved["epoch"])
         _require_same(f"{self._reader}: the state to resume from", saved, here)
+        if rest.given >= rest.size:
+            raise ValueError(f"{what}: given is {rest.given}")
         if saved["seed"] is None and same is None:
             raise ValueError(
                 f"{self._reader}: when the state was saved, every rank may have had another seed, "
                 f"that of its pipeline: go on with {rest.began.num_shards} shards and the same "
                 "batch size; for the next time, give the reader seed="
             )
-        return (rest.start, rest, saved) if same is None else (same, None, saved)
+        given = {name: saved[name] for name in saved if name in state}
+        return (rest.start, rest, given) if same is None else (same, None, given)
+
+    @property
+    def _rounds(self) -> int:
+        return rounds(self._size, self._order.num_shards, self._batch_size)
+
+    def _order_of(self, epoch: int) -> dict[str, Any]:
+        """What an epoch depends on beside the identity, if a stream has its samples."""
+        if self._stream is None:
+            return {}
+        return {"stream": self._stream.describe(epoch), "changes": self._stream.changes}
+
+    def _comparable(self, saved: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+        """As `_order_of()`, for a comparison: what was changed while running may differ."""
+        stream = {"stream": _NOT_SAVED["stream"]} | self._order_of(epoch)
+        return stream | {"changes": saved["changes"]}
 
     def _require_padding(self, what: str) -> None:
         if not self._order.pad_last_batch:
@@ -163,13 +193,16 @@ def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
     return data | asdict(order)
 
 
-def _read_state(what: str, state: Any) -> tuple[dict[str, Any], OrderOptions]:
-    """Check a state, which has the order of the ranks that began the epoch; `what`: as below."""
+def _read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], OrderOptions]:
+    """Check a state, which has the order of the ranks that began the epoch; `what`: as below.
+
+    `dealt`: an epoch is that of a stream, and may have more than the samples.
+    """
     if not isinstance(state, Mapping):
         raise TypeError(f"{what}: it is {state!r}")
     read = _read(what, state, _STATE)
     for name, most in (("given", read["samples"] - 1), ("num_shards", read["samples"])):
-        if read[name] > most:
+        if read[name] > most and not dealt:
             raise ValueError(f"{what}: {name} is {read[name]}")
     try:
         began = OrderOptions(**{name: read[name] for name in _STATE_ORDER}, pad_last_batch=True)
@@ -211,7 +244,7 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
             f"{what}, or one of another dali_storage: it has {version}, and this "
             f"dali_storage reads version {VERSION}: take the dali_storage that saved it"
         )
-    read = {"shuffle_bits": 64} | dict(saved)  # which the first dali_storage did not save
+    read = _NOT_SAVED | dict(saved)
     require_entries(what, read, known)
     return read
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract.options import require_integer
+from .agreement import check
 from .launchers import (
     REMEDY,
     STARTERS,
@@ -17,6 +18,8 @@ from .launchers import (
     refuse_different,
     refuse_missing,
 )
+
+__all__ = ["Shard", "check", "shard"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
 import inspect
+import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
@@ -8,6 +9,7 @@ from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
+from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote, scheme
@@ -16,6 +18,10 @@ from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS
 from ..order import OrderOptions
 from ..reading.opening import Opening
+from ..reading.replacement import OnError
+from ..samples.locations import local_path
+from ..samples.structure import broken
+from .sampling import MakeStream, has_own_order, own_order, seed_of
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -45,11 +51,18 @@ class ReaderArguments(ReadingArguments, total=False):
     """Arguments of all readers; `readers.file` describes them."""
 
     device: str | None
+    epoch_size: int | str | None
     name: str | None
+    order: Any
     preserve: bool | None
     return_index: bool | None
     pinned: bool | None
     resume: Mapping[str, Any] | None
+    on_error: str | None
+    check: bool | None
+    max_replaced: int | None
+    bad_samples: PathLike | None
+    weights: Any
 
 
 class IgnoredArguments(TypedDict, total=False):
@@ -71,6 +84,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "bytes_per_sample_hint": 0,
     "initial_fill": 1024,
     "num_shards": 1,
+    "on_error": "raise",
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
@@ -106,10 +120,15 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     return decorate
 
 
-def complete(reader: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given to a reader, and the defaults of what is not; refuses unknown arguments."""
+def complete(
+    reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is given to a reader, and the defaults of what is not; refuses unknown arguments.
+
+    `given` is its `**given`. `own`: its `locals()`, if it has other arguments.
+    """
     refuse_unknown(reader.__qualname__, given, reader.defaults)
-    return {**reader.defaults, **given}
+    return {**reader.defaults, **given, **(own or {})}
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:
@@ -126,12 +145,14 @@ def prepare(
     *,
     names: Sequence[bytes] = (),
     shuffle: str = "samples",
+    stream: MakeStream | None = None,
 ) -> Opening:
     """Check the arguments that all readers have; nothing is opened.
 
     `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
     default backend. `find` and `fmt` are those of the `Opening`. `shuffle` is the argument of the
-    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`.
+    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`. `stream`
+    is that of the `Opening`; None: as the arguments say.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
@@ -145,6 +166,10 @@ def prepare(
         )
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
+    stream = stream or own_order(arguments)
+    order = {name: arguments[name] for name in _ORDER}
+    if stream is not None:
+        order |= {"seed": seed_of(arguments), "stick_to_shard": True}
     backend, reader, options = _storage(arguments, names)
     # None is 1, as in DALI.
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
@@ -159,14 +184,41 @@ def prepare(
         remote=any(map(scheme, names)),
         device=device or "cpu",
         order=OrderOptions(
-            **{name: arguments[name] for name in _ORDER},
+            **order,
             shuffle_bits=SHUFFLE_BITS,
-            by_container=shuffle == "dali",
+            by_container=shuffle == "dali" and stream is None,
         ),
         depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
+        stream=stream,
+        on_error=bad_sample_options(arguments, device or "cpu"),
+    )
+
+
+def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
+    """What is done about bad samples; the arguments may be missing. Raises as `prepare()`."""
+    wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
+    record = arguments.get("bad_samples")
+    if wish not in ("raise", "replace"):
+        what = "on_error must be 'raise', or 'replace' to have another sample in place of a bad one"
+        raise ValueError(f"{what}, not {wish!r}")
+    for name, value in (("max_replaced", most), ("bad_samples", record)):
+        if value is not None and wish == "raise":
+            raise ValueError(f"{name} needs on_error='replace'")
+    most = None if most is None else dali_integer("max_replaced", most, bits=32)
+    if most is not None and most < 0:
+        raise ValueError(f"max_replaced must be at least 0, not {most}")
+    check = dali_flag("check", arguments.get("check"))
+    if check and device == "gpu":
+        raise ValueError("check=True looks at bytes in host memory, and device='gpu' has none")
+    path = None if record is None else os.fsdecode(local_path("bad_samples", record))
+    return OnError(
+        replace=wish == "replace",
+        broken=broken if check else None,
+        most=most,
+        record="" if path is None else os.path.abspath(path),
     )
 
 
@@ -174,7 +226,7 @@ def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `dali.add_reader()` beside the `Opening`."""
     return {
         "name": arguments["name"],
-        "inherits_seed": arguments["seed"] is None,
+        "inherits_seed": arguments["seed"] is None and not has_own_order(arguments),
         "preserve": dali_flag("preserve", arguments["preserve"]),
         "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
         "with_index": dali_flag("return_index", arguments["return_index"]),

@@ -9,7 +9,8 @@ from ..contract.format import Format
 from ..dali import DataNode, add_reader
 from ..reading.opening import Opening
 from ..samples import discovery
-from ..samples.locations import file_names, locations
+from ..samples.exclusion import without
+from ..samples.locations import file_names, local_path, locations
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
 
@@ -25,14 +26,17 @@ class SampleArguments(discovery.Filters, total=False):
 class FileArguments(SampleArguments, DaliArguments, total=False):
     """The arguments of `file`."""
 
+    exclude: PathLike | None
+
 
 @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
 def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     """`fn.readers.file` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. Only `backend`, `backend_options`, `return_index`, `pinned`, `resume` and `device="gpu"`
-    are new. For every argument, None means its default. As in DALI, integers and labels are
+    bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
+    `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples` and
+    `exclude`. For every argument, None means its default. As in DALI, integers and labels are
     converted by `int()`: text is parsed, and fractions are cut off (`seed=1.5` is 1). Text for a
     flag is refused, because DALI takes "False" for True.
 
@@ -59,6 +63,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
         case_sensitive_filter: whether the case of letters matters in filters.
         dir_filters: glob patterns of the class directories to read; one string is one pattern. By
             default all. Labels count only the directories that match.
+        exclude: a file that names samples to leave out, written by `bad_samples` or by
+            `python -m dali_storage check`. A state of more or fewer samples is refused later.
         dont_use_mmap: ignored; files are never mapped. As in DALI with True, an empty file is a
             sample of shape (0,), and a file that is cut short while it is read does no harm.
         file_filters: glob patterns of the files to read; one string is one pattern. By default the
@@ -111,6 +117,34 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             name its GPU (`device_id`). False: never, unless the backend does it itself. A
             page-locked buffer is kept until the outputs made from it are taken, so as many more are
             in use as the pipeline prefetches batches.
+        on_error: "raise": a sample that cannot be read is an error. "replace": another one is given
+            in its place, always the same one, with its own label and index. A sample is bad if its
+            file is missing, may not be read, keeps changing its size, or has an error on the disk;
+            if an object is missing or was replaced; or if a record is not of its format. What is
+            wrong with the machine stays an error: too many open files, credentials, the network, an
+            extent map or a container that has changed. Bad samples are known to this pipeline until
+            it is dropped; the first one is told by a `SampleReplaced` warning. Not for two readers
+            whose samples go together.
+        check: look at the first and last bytes of JPEG, PNG and WAV, and at the headers between,
+            which takes 1 to 4 us a sample. One that is cut short is bad (without `on_error`, a
+            `RecordError`). So are files with the name of an image or of sound that are empty or of
+            no format that DALI decodes. Not in GPU memory.
+        max_replaced: how many bad samples to accept; by default 10, or 0.1 % of all if that is
+            more. With more of them, the error of the first one is raised.
+        bad_samples: a file to which a line of JSON is appended for each bad sample: index, path and
+            reason. Processes may share it. `exclude` takes it.
+        weights: how often samples are given. "balanced": all labels equally often. "sqrt": as the
+            square root of their numbers of samples. A mapping: a number of at least 0 for each
+            label. A sequence or array: a number for each sample, which is then given its share of
+            the epoch, rounded up or down (not drawn independently; 8 bytes of memory a sample).
+            Samples come in the order of `readers.mix`, which is shuffled, shared by all ranks, and
+            resumes on any number of ranks; random_shuffle and others of DALI's order are refused.
+        epoch_size: how many samples are an epoch. None: as many as there are. "largest": until each
+            label with a weight has had one pass over its samples; "smallest": until one has.
+            Without `weights` samples come in shuffled passes, each of them once.
+        order: the indices of the samples of an epoch, of all ranks, which are given runs of it: an
+            array or sequence, the same in each epoch; a function of the number of the epoch that
+            returns one; or a torch sampler that can be asked again, such as one with `set_epoch`.
         resume: what `readers.state()` returned: goes on in mid-epoch, on any number of ranks. Each
             sample that was not given yet is given once, by one of them; then whole epochs follow.
             With the same number of shards and batch size, it is bit for bit what would have come.
@@ -166,4 +200,8 @@ def prepare_file(arguments: Mapping[str, Any]) -> Opening:
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
     names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    return prepare(arguments, partial(discovery.discover, **samples), Format(), names=names)
+    every = partial(discovery.discover, **samples)
+    if (exclude := arguments.get("exclude")) is not None:
+        local_path("exclude", exclude)
+        return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
+    return prepare(arguments, every, Format(), names=names)

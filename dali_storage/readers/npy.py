@@ -11,6 +11,7 @@ from ..contract.options import dali_integer
 from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
+from ..reading.opening import Opening
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
 from .arguments import complete, in_graph, prepare, takes_arguments
@@ -97,18 +98,22 @@ def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
           path of the file.
     """
     arguments = complete(numpy, given)
+    nodes = add_reader(opening=prepare_numpy(arguments), **in_graph(arguments))
+    return nodes if len(nodes) > 1 else nodes[0]
+
+
+def prepare_numpy(arguments: Mapping[str, Any]) -> Opening:
+    """What `numpy` opens, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "headers are parsed on the CPU")
     names = "file_root", "file_list", "files", "file_filter"
     file_root, file_list, files, file_filter = map(arguments.get, names)
     files = None if files is None else file_names("files", files)
-    opening = prepare(
+    return prepare(
         arguments,
         lambda tree, remote: header.find(file_root, file_list, files, file_filter, remote),
         header.Npy(_region(arguments)),
         names=locations(file_root, files, file_list),
     )
-    nodes = add_reader(opening=opening, **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
 
 
 def _region(arguments: Mapping[str, Any]) -> Region | None:

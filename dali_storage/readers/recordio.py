@@ -1,12 +1,13 @@
 """`readers.mxnet`: samples that are records of RecordIO files."""
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..dali import DataNode, add_reader
 from ..formats import recordio
 from ..formats.files import Files
+from ..reading.opening import Opening
 from ..samples.locations import file_names
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu
@@ -55,17 +56,21 @@ def mxnet(
         * RecordError: at an offset of the index there is no record of an image, or a damaged one.
           `filename` is the path of the file.
     """
-    arguments = complete(mxnet, given)
+    arguments = complete(mxnet, given, locals())
+    return add_reader(opening=prepare_mxnet(arguments), **in_graph(arguments))
+
+
+def prepare_mxnet(arguments: Mapping[str, Any]) -> Opening:
+    """What `mxnet` opens, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
-    paths = file_names("path", path)
-    index, *more = file_names("index_path", index_path)
+    paths = file_names("path", arguments["path"])
+    index, *more = file_names("index_path", arguments["index_path"])
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
-    opening = prepare(
+    return prepare(
         arguments,
         lambda tree, remote: recordio.find(paths, index, Files(remote)),
         recordio.RecordIO(),
         names=paths,
-        shuffle=shuffle,
+        shuffle=arguments["shuffle"],
     )
-    return add_reader(opening=opening, **in_graph(arguments))

@@ -1,7 +1,7 @@
 """`readers.records`: samples that are byte ranges of files."""
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
@@ -9,6 +9,7 @@ from ..dali import DataNode, add_reader
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
+from ..reading.opening import Opening
 from ..samples.locations import file_names
 from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
 
@@ -68,12 +69,19 @@ def records(
         * ContainerChangedError, StaleMapError: a file is too short for a sample, or has changed
           since the reader first read from it. No byte of it is delivered.
     """
-    arguments = complete(records, given)
-    names = file_names("files", files)
-    opening = prepare(
+    arguments = complete(records, given, locals())
+    return add_reader(opening=prepare_records(arguments), **in_graph(arguments))
+
+
+def prepare_records(arguments: Mapping[str, Any]) -> Opening:
+    """What `records` opens, from its arguments by name; others are ignored."""
+    names = file_names("files", arguments["files"])
+    offsets, sizes, file_ids, labels = (
+        arguments[name] for name in ("offsets", "sizes", "file_ids", "labels")
+    )
+    return prepare(
         arguments,
         lambda tree, remote: plain.find(names, offsets, sizes, file_ids, labels, Files(remote)),
         _Records(),
         names=names,
     )
-    return add_reader(opening=opening, **in_graph(arguments))

@@ -11,6 +11,7 @@ from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
+from ..reading.opening import Opening
 from ..samples.locations import file_names
 from .arguments import complete, in_graph, prepare, takes_arguments
 from .containers import DirectArguments, index_names, on_cpu
@@ -76,21 +77,25 @@ def tfrecord(
           message names the record.
         * ContainerChangedError: a file has changed or become shorter since it was opened.
     """
-    arguments = complete(tfrecord, given)
+    arguments = complete(tfrecord, given, locals())
+    nodes = add_reader(opening=prepare_tfrecord(arguments), **in_graph(arguments))
+    outputs = dict(zip(features, nodes, strict=False))
+    return (outputs, nodes[-1]) if len(nodes) > len(outputs) else outputs
+
+
+def prepare_tfrecord(arguments: Mapping[str, Any]) -> Opening:
+    """What `tfrecord` opens, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
-    checksum = _checksum() if dali_flag("verify", verify) else None
-    files = file_names("path", path)
-    indexes = index_names("index_path", index_path, files)
-    opening = prepare(
+    checksum = _checksum() if dali_flag("verify", arguments["verify"]) else None
+    files = file_names("path", arguments["path"])
+    indexes = index_names("index_path", arguments["index_path"], files)
+    return prepare(
         arguments,
         lambda tree, remote: tfrecord_index.find(files, indexes, Files(remote)),
-        TfRecord(described := describe(features), checksum),
+        TfRecord(describe(arguments["features"]), checksum),
         names=files,
-        shuffle=shuffle,
+        shuffle=arguments["shuffle"],
     )
-    nodes = add_reader(opening=opening, **in_graph(arguments))
-    outputs = dict(zip(described, nodes, strict=False))
-    return (outputs, nodes[-1]) if dali_flag("return_index", arguments["return_index"]) else outputs
 
 
 def _checksum() -> Checksum:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..dali import DataNode, add_reader
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
+from ..reading.opening import Opening
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
@@ -73,19 +74,26 @@ def webdataset(
     While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
     for a tar that has changed since it was opened.
     """
-    arguments = complete(webdataset, given)
+    arguments = complete(webdataset, given, locals())
+    nodes = add_reader(opening=prepare_webdataset(arguments), **in_graph(arguments))
+    return nodes if len(nodes) > 1 else nodes[0]
+
+
+def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
+    """What `webdataset` opens, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "samples are in host memory")
-    tars = file_names("paths", paths)
-    indexes = index_names("index_paths", index_paths, tars)
-    extensions = _extensions(ext)
-    types = _dtypes(dtypes, len(extensions))
-    missing = str(missing_component_behavior or "empty").lower()
+    tars = file_names("paths", arguments["paths"])
+    indexes = index_names("index_paths", arguments["index_paths"], tars)
+    extensions = _extensions(arguments["ext"])
+    types = _dtypes(arguments["dtypes"], len(extensions))
+    given = arguments["missing_component_behavior"]
+    missing = str(given or "empty").lower()
     if missing not in ("empty", "skip", "error"):
-        what = f"must be 'empty', 'skip', 'error', not {missing_component_behavior!r}"
+        what = f"must be 'empty', 'skip', 'error', not {given!r}"
         raise ValueError(f"missing_component_behavior {what}")
-    case = case_sensitive_extensions
+    case = arguments["case_sensitive_extensions"]
     case = case is None or dali_flag("case_sensitive_extensions", case)
-    opening = prepare(
+    return prepare(
         arguments,
         lambda tree, remote: format_.find(
             tars,
@@ -96,10 +104,8 @@ def webdataset(
         ),
         format_.WebDataset(types),
         names=tars,
-        shuffle=shuffle,
+        shuffle=arguments["shuffle"],
     )
-    nodes = add_reader(opening=opening, **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
 
 
 def _extensions(ext: Any) -> list[bytes]:

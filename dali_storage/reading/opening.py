@@ -10,6 +10,9 @@ from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
 from ..order import OrderOptions, reader_meta
+from ..order.dealing import require_share
+from ..order.sampling.stream import SampleStream
+from .replacement import OnError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,9 @@ class Opening:
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
         resume: a state to go on from; see `BatchStream.resume()`.
+        on_error: what is done about bad samples.
+        stream: makes the stream of samples that is dealt out to the ranks, of which `order` then
+            has the shards and the seed. None: the order is DALI's.
     """
 
     find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
@@ -42,9 +48,11 @@ class Opening:
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     resume: Mapping[str, Any] | None = None
+    on_error: OnError = field(default_factory=OnError)
+    stream: Callable[[Catalog], SampleStream] | None = None
 
-    def open(self) -> tuple[Catalog, Reader]:
-        """Find the samples and open the backend, which the caller closes.
+    def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
+        """Find the samples and open the backend, which the caller closes; make the stream.
 
         Raises:
             ValueError: there are more shards than samples, or the backend does not read such
@@ -55,13 +63,17 @@ class Opening:
         tree = cache(partial(self.reader.tree, **self.options))
         remote = self.reader.remote(**self.options) if self.remote else None
         catalog = self.find(tree, remote)
-        reader_meta(catalog.delivered, self.order)  # refuses more shards than samples
+        stream = self.stream(catalog) if self.stream else None
+        if stream is None:
+            reader_meta(catalog.delivered, self.order)  # refuses more shards than samples
+        else:
+            require_share(stream, self.order)
         if catalog.ranges is not None and not self.reader.reads_ranges:
             what = f"{self.backend} reads whole files only, no samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
         reader = self.reader.open(catalog, remote, **self.options)
         if reader.device == self.device:
-            return catalog, reader
+            return catalog, reader, stream
         reader.close()
         if self.device == "cpu":
             what = f"{self.backend} reads into GPU memory: choose host memory (mem='cpu')"

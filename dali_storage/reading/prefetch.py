@@ -8,21 +8,24 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.errors import RecordError
 from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.views import Contents, Views, copied
 from ..contract.waiting import take
-from ..order import Order
+from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
+from .replacement import Members, OnError, Replacement, is_of_sample, require_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +57,7 @@ class ReaderStatistics:
         depth: how many batches are read ahead.
         ready: how many of these had been read when DALI asked for the next batch, on average: near
             `depth`, the storage is fast enough; near 0, it is the bottleneck.
+        replaced: how many samples were found to be bad, with on_error="replace".
     """
 
     batches: int = 0
@@ -61,6 +65,7 @@ class ReaderStatistics:
     wait_seconds: float = 0.0
     depth: int = 0
     ready: float = 0.0
+    replaced: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +93,7 @@ class Prefetcher:
         self,
         catalog: Catalog,
         reader: Reader,
-        order: Order,
+        order: Batches,
         depth: int,
         *,
         pool: BufferPool | None = None,
@@ -96,6 +101,8 @@ class Prefetcher:
         fmt: Format | None = None,
         gate: Gate | None = None,
         views: Collection[int] = (),
+        on_error: OnError | None = None,
+        members: Members | None = None,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
@@ -103,8 +110,12 @@ class Prefetcher:
         of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
         they are the samples' bytes. `gate` is for cooperative readers that set no `copying_lanes`.
         `views`: the numbers of the outputs that may be the reader's own memory, because nobody
-        writes to them.
+        writes to them. `on_error`: what is done about bad samples; by default they are errors.
+        `members`: of `Replacement`.
         """
+        self._broken = on_error.broken if on_error else None
+        replace = on_error if on_error and on_error.replace else None
+        self.replacement = None if replace is None else Replacement(catalog, replace, members)
         self._catalog = catalog
         self._format = fmt or Format()
         self._reader = reader
@@ -114,7 +125,7 @@ class Prefetcher:
         self._views = views if reader.has_views else ()
         # For batches without a lane. The lanes' own goes ahead of it.
         self._first_order = copy.deepcopy(order) if self._views else None
-        self._own_order: Order | None = None
+        self._own_order: Batches | None = None
         self._ahead: dict[int, _Job] = {}
         self._batches = self._bytes = self._ready = 0
         self._wait_seconds = 0.0
@@ -132,11 +143,13 @@ class Prefetcher:
 
         The batches that follow it by `successor` are read ahead.
         """
+        if self.replacement is not None and self.replacement.only is not None:
+            return self._read_only(self.replacement.only)
         samples = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if samples is None else self._depth
         asked = time.perf_counter()
         try:
-            batch = self._awaited(index) if samples is None else self._read_hot(samples)
+            batch = self._awaited(index) if samples is None else self._read_hot(*samples)
         finally:
             self._wait_seconds += time.perf_counter() - asked
         self._ready += ready
@@ -162,7 +175,21 @@ class Prefetcher:
     def statistics(self) -> ReaderStatistics:
         """Of the batches until now; also after `close()`."""
         ready = self._ready / max(self._batches, 1)
-        return ReaderStatistics(self._batches, self._bytes, self._wait_seconds, self._depth, ready)
+        replaced = len(self.replacement.bad) if self.replacement else 0
+        counted = self._batches, self._bytes, self._wait_seconds, self._depth, ready
+        return ReaderStatistics(*counted, replaced)
+
+    def _read_only(self, samples: IntArray) -> LoadedBatch:
+        """These samples as a batch, which a lane reads; what was read ahead is dropped."""
+        self.forget()
+        self._ahead[-1] = job = _Job(-1, samples=samples)
+        self._lanes.submit(job)
+        return self._awaited(-1)
+
+    def forget(self) -> None:
+        """Drop what was read ahead."""
+        while self._ahead:
+            self._ahead.popitem()[1].wanted = False
 
     def close(self) -> None:
         """Wait for running reads, end the threads, close the reader. Closing twice is fine.
@@ -188,6 +215,14 @@ class Prefetcher:
         if self._hot_samples(index) is None:
             self._submit_ahead(index, successor)
 
+    def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
+        """Take another order; drop the batches that were read ahead, but for those that `stays`."""
+        self._order = order
+        self._first_order = copy.deepcopy(order) if self._first_order is not None else None
+        self._own_order = None
+        for index in [index for index in self._ahead if not stays(index)]:
+            self._ahead.pop(index).wanted = False
+
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
         """Returns how many of them had been read already."""
         wanted, last = {index: None}, index  # in order
@@ -205,8 +240,8 @@ class Prefetcher:
             self._ahead[new] = job
         return ready
 
-    def _hot_samples(self, index: int) -> IntArray | None:
-        """The samples of a batch that needs no lane; None if it does."""
+    def _hot_samples(self, index: int) -> tuple[IntArray, IntArray] | None:
+        """The samples of a batch that needs no lane, and those to read; None if it needs one."""
         if self._first_order is None:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
@@ -214,11 +249,15 @@ class Prefetcher:
         order = order or copy.deepcopy(self._first_order)
         samples = order.batch(index)
         self._own_order = order
-        return samples if self._reader.hot(self._catalog.pieces_of(samples)) else None
+        chosen = samples
+        if self.replacement is not None:
+            with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
+                chosen = self.replacement.chosen(samples)
+        return (samples, chosen) if self._reader.hot(self._catalog.pieces_of(chosen)) else None
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
-        if job.wanted:
+        if job.wanted and job.samples is None:
             try:
                 job.samples = self._order.batch(job.index)
             except Exception as error:
@@ -229,22 +268,25 @@ class Prefetcher:
         if job.samples is None:
             return
         try:
-            _finish(job, self._read(job.samples, lane))
+            read = partial(self._read, lane=lane)
+            replaced = self.replacement
+            _finish(job, replaced.read(job.samples, read) if replaced else read(job.samples))
         except Exception as error:
             _clear_frames(error)
             _finish(job, error)
         finally:
             del job
 
-    def _read_hot(self, samples: IntArray) -> LoadedBatch:
-        while self._ahead:  # they were passed
-            self._ahead.popitem()[1].wanted = False
+    def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
+        self.forget()  # they were passed
         handled = sys.exception()
         try:
-            return self._read(samples, self._reader.lanes)
+            return self._read(chosen, self._reader.lanes)
         except Exception as error:
             _clear_frames(error, handled)
-            raise
+            if self.replacement is None or not is_of_sample(error, self._catalog):
+                raise
+        return self._read_only(samples)  # what takes the place of one may not be hot
 
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         pieces = self._catalog.pieces_of(samples)
@@ -260,6 +302,8 @@ class Prefetcher:
             outputs = wanted.decode(views)
         else:
             outputs = self._format.decode(self._catalog, samples, views)
+        if self._broken is not None:
+            require_whole(self._catalog, self._format, samples, outputs, self._broken)
         if own is not None:
             numbered = enumerate(outputs)
             outputs = [it if n in self._views else copied(it) for n, it in numbered]

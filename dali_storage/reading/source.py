@@ -1,7 +1,7 @@
 """The batches of one reader for one pipeline: opening and closing. No DALI here."""
 
+import operator
 import os
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -13,18 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contract import cuda
-from ..contract._types import HostBuffer, IntArray
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable, NotPageLocked
+from ..contract.options import require_integer
 from ..contract.reader import Reader
-from ..order import Order, reader_meta
-from ..order.resume import Rest, RestOrder
-from ..order.state import SavedPositions
-from .buffers import BufferPool
+from ..order import reader_meta
+from ..order.resume import Rest
+from ..order.sampling.stream import SampleStream
+from .buffers import make_pool
 from .lanes import Gate
 from .opening import Opening
+from .ordering import Ordering
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
+from .replacement import Replacement
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -46,12 +48,14 @@ class BatchStream:
         rest: what is left of the epoch that it was moved into, if others began it; else None.
         ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
+        on_error: what is done about bad samples.
         pinned: whether batches are in page-locked host memory; known after `start()`.
         recent: what DALI was given of the last batches; empty after `close()`. DALI drops its
             references in a thread of its own, and waits for the interpreter lock if one is the
             last. These outlive them and are dropped in the thread that asks for batches.
         stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
             again when these copies are done. None for batches in host memory.
+        replacement: the bad samples, after `start()`; None if these are errors.
     """
 
     def __init__(self, name: str, opening: Opening) -> None:
@@ -65,13 +69,15 @@ class BatchStream:
         self._resume = opening.resume
         self._batch_size = 0  # until configure()
         self._shared_seed = True
-        self.fmt = opening.fmt
+        self.fmt, self.on_error = opening.fmt, opening.on_error
         self._process = os.getpid()
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
         self.ended: str | None = None
+        self.replacement: Replacement | None = None
         self.recent: deque[object] = deque(maxlen=_RECENT)
         self._opened: tuple[Catalog, Reader] | None = None
+        self._samples: SampleStream | None = None  # None: in the order of DALI
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 
@@ -82,7 +88,7 @@ class BatchStream:
         """
         if self._opened is None:
             self._refuse_ended()
-            catalog, reader = self._opening.open()
+            catalog, reader, self._samples = self._opening.open()
             self._close_when_collected(reader.close)
             self._opened = catalog, reader
         return self._opened
@@ -105,7 +111,7 @@ class BatchStream:
         seed = self._order.seed if seed is None else seed
         self._order = replace(self._order, seed=seed, checkpointing=checkpointing)
         self._batch_size, self._shared_seed = batch_size, shared_seed
-        vars(self).pop("_saved", None)  # of other settings
+        vars(self).pop("ordering", None)  # of other settings
         if self._resume is not None:
             self.resume(self._resume)
 
@@ -113,7 +119,8 @@ class BatchStream:
     def meta(self) -> dict[str, int]:
         """What `pipe.reader_meta(name)` returns for this reader."""
         catalog, _ = self.open()
-        return reader_meta(catalog.delivered, self._order)
+        size = catalog.delivered if self._samples is None else self._samples.epoch_size
+        return reader_meta(size, self._order)
 
     def require_gpu(self, device_id: int | None) -> None:
         """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
@@ -127,9 +134,7 @@ class BatchStream:
         if self._opening.pinned and reader.device == "gpu":
             raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
         if self._opening.pinned and device_id is None:
-            raise ValueError(
-                f"{self}: pinned=True needs a pipeline with a GPU: give it a device_id"
-            )
+            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU: give it device_id")
 
     def start(
         self,
@@ -149,34 +154,26 @@ class BatchStream:
         self._refuse_ended()
         self.require_gpu(device_id)
         catalog, reader = self.open()
-        pool = self._make_pool(reader, device_id)
-        if reader.has_views and (why := self._why_not_views(reader, views)):
+        pool = make_pool(repr(self), reader, device_id, self._opening.pinned)
+        self.pinned, self.stream = pool.pinned, pool.stream
+        if reader.has_views and (why := pool.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
             views = ()
         self._prefetcher = Prefetcher(
             catalog,
             reader,
-            self._make_order(catalog),
+            self.ordering.make(self.rest),
             self._opening.depth,
-            pool=pool,
+            pool=pool.buffers,
             dali_threads=num_threads,
             fmt=self.fmt,
             gate=gate,
             views=views,
+            on_error=self.on_error,
+            members=self.ordering.members,
         )
+        self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
-
-    def _why_not_views(self, reader: Reader, views: Collection[int]) -> str:
-        """Why no output may be memory of the backend; empty if `views` may."""
-        if self.pinned:
-            return "its buffers are page-locked for the GPU, unless pinned=False"
-        if self.stream is not None:
-            return "batches are in GPU memory"
-        if _reads_anew(type(reader)):
-            return f"{type(reader).__name__} has its own read() and no views()"
-        if not views:
-            return "other operators than decoders take its outputs, and might write to them"
-        return ""
 
     def read_ahead(self) -> None:
         """Begin to read the batch at the position, and those after it; do not wait for them."""
@@ -185,7 +182,9 @@ class BatchStream:
 
     def checkpoint(self, pending: int) -> dict[str, Any]:
         """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
-        return self._saved.checkpoint(self.position.delivered(pending), self.rest, self._resume)
+        return self.ordering.saved.checkpoint(
+            self.position.delivered(pending), self.rest, self._resume
+        )
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Move to the position of a checkpoint.
@@ -197,10 +196,11 @@ class BatchStream:
         if self._resume is not None:
             either = "give the pipeline checkpoint=, or the reader resume="
             raise ValueError(f"{self}: it cannot begin at two places: {either}")
-        batches, resumed = self._saved.read_checkpoint(checkpoint)
-        if resumed is not None:
-            self.resume(resumed)
-        self.position.seek(batches)
+        saved = self.ordering.saved.read_checkpoint(checkpoint)
+        if saved["resumed"] is not None:
+            self.resume(saved["resumed"])
+        self.ordering.replay(saved["changes"])
+        self.position.seek(saved["batches"])
         self.restored = True
 
     def state(self, pending: int) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class BatchStream:
         Raises:
             ValueError: the reader does not pad its last batches.
         """
-        return self._saved.state(self.position.delivered(pending), self.rest)
+        return self.ordering.saved.state(self.position.delivered(pending), self.rest)
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on where `state()` was called, with any number of ranks and batch size.
@@ -225,16 +225,51 @@ class BatchStream:
         """
         if self._prefetcher is not None:
             raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
-        position, self.rest, self._resume = self._saved.read_state(state)
+        position, self.rest, self._resume = self.ordering.saved.read_state(state)
+        self.ordering.replay(self._resume.get("changes", []))
         self.resumed = True
         self.position.seek(position)
 
+    def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
+        """Mix by other weights from a position of the stream on; returns it.
+
+        By default from the first batch that DALI has not taken.
+
+        Raises:
+            ValueError, TypeError: the weights are wrong; batches from `at` on have been taken; or
+                the reader has no weights.
+        """
+        at = self.place_of(self.position.next) if at is None else at
+        position = self.require_change(weights, at)
+        self.ordering.set_weights(weights, position)
+        if self._prefetcher is not None:
+            order = self.ordering.dealt(self.rest)
+            self._prefetcher.change_order(order, lambda index: order.start(index + 1) <= position)
+        return position
+
+    def require_change(self, weights: Mapping[Any, Any], at: int) -> int:
+        """Refuse what `set_weights()` does; returns the position."""
+        self.ordering.mixture.with_weights(weights, 0)
+        require_integer("set_weights", "at", position := operator.index(at), range(2**62))
+        if position < (least := self.place_of(self.position.next)):
+            what = f"at must be at least {least}, not {position}"
+            raise ValueError(f"{self}: {what}: DALI has taken the batches before")
+        return position
+
+    def place_of(self, index: int) -> int:
+        """The position in the stream of the samples at which a global batch starts."""
+        return self.ordering.dealt(self.rest).start(index)
+
+    def progress(self, pending: int) -> dict[Any, tuple[int, int]]:
+        """How many samples each source has given in all, and how many whole passes."""
+        position = self.place_of(self.position.delivered(pending))
+        return self.ordering.mixture.progress(position)
+
     @cached_property
-    def _saved(self) -> SavedPositions:
-        """After `configure()`."""
-        catalog, _ = self.open()
+    def ordering(self) -> Ordering:
+        """The order of the samples, after `configure()`."""
         settings = self._order, self._batch_size, self._shared_seed
-        return SavedPositions(repr(self), catalog, *settings)
+        return Ordering(repr(self), self.open()[0], self._samples, *settings)
 
     def batch(self) -> LoadedBatch:
         """The batch at the position; blocks until it has been read. After an error, tries again."""
@@ -275,45 +310,14 @@ class BatchStream:
         """
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
-        catalog, _ = self.open()
-        return self._make_order(catalog).batch(position)
+        return self.ordering.make(self.rest).batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """int32[n], the labels of the batch's samples; owned by the caller."""
-        catalog, _ = self.open()
-        return catalog.labels[batch.samples]
+        return self.open()[0].labels[batch.samples]
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
-
-    def _make_order(self, catalog: Catalog) -> Order:
-        order = catalog.delivered, self._batch_size, self._order, catalog.containers
-        return Order(*order) if self.rest is None else RestOrder(*order, self.rest)
-
-    def _make_pool(self, reader: Reader, gpu: int | None) -> BufferPool:
-        """The memory of the batches; also sets `pinned` and `stream`."""
-        if gpu is not None and reader.device == "gpu":
-            self.stream = cuda.CudaStream(gpu)
-            return BufferPool(reader.allocate, self.stream.fence)
-        self.pinned = gpu is not None and reader.pinned
-        if gpu is None or reader.pinned or self._opening.pinned is False:
-            return BufferPool(reader.allocate)
-
-        def allocate(nbytes: int) -> HostBuffer:
-            memory: Any = reader.allocate(nbytes)
-            return cuda.page_lock(memory, gpu)
-
-        try:
-            allocate(1)  # CUDA may refuse this kind of memory
-        except (BackendUnavailable, MemoryError) as error:
-            if self._opening.pinned:
-                raise
-            what = f"{self}: its buffers are not page-locked, so DALI copies every sample"
-            remedy = "pinned=False silences this warning"
-            warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
-            return BufferPool(reader.allocate)
-        self.pinned = True
-        return BufferPool(allocate)
 
     def _refuse_ended(self) -> None:
         if self.ended:
@@ -337,9 +341,3 @@ def _close_in(process: int, close: Callable[[], None]) -> None:
     """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
         close()
-
-
-def _reads_anew(kind: type[Reader]) -> bool:
-    """Whether a class has its own `read()` and `views()` of a base, which would bypass it."""
-    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
-    return names[0] == "read"

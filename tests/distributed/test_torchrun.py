@@ -30,3 +30,11 @@ def test_a_dimension_of_a_mesh_says_who_reads_the_same(ranks):
 def test_a_loader_made_before_the_group_reads_its_shard(ranks):
     assert ranks[0]["labels"] + ranks[1]["labels"] == list(range(SAMPLES))
     assert all(seen["labels"] for seen in ranks)
+
+
+def test_states_that_differ_between_ranks_are_refused_on_all(ranks):
+    for seen in ranks:
+        assert seen["differs"].startswith(
+            "the ranks have other states: changes is [[4, [0, 1]]] on rank 0, and [[4, [1, 1]]] on "
+            "rank 1; give all ranks the same arguments"
+        )

@@ -57,10 +57,12 @@ def test_every_python_snippet_is_known_to_a_test():
     } == {
         "CONTRIBUTING.md": 3,
         "README.md": 1,
+        "docs/bad-samples.md": 1,
         "docs/bmap.md": 1,
         "docs/containers.md": 3,
         "docs/differences.md": 2,
         "docs/loaders.md": 5,
+        "docs/sampling.md": 4,
         "docs/scaling.md": 5,
         "docs/object-store.md": 2,
         "docs/xnvme.md": 1,

@@ -27,6 +27,8 @@ COMMANDS = {
     ],
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
+    "plot": ["{examples}/plot_mixture.py mixture.svg"],
+    "mixture": ["{examples}/mixture.py --data {pictures} --device cpu"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
     "side_by_side": [
         "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
@@ -138,8 +140,25 @@ def test_dynamic_mode_learns(printed):
 
 
 @pytest.mark.long
+def test_the_plot_has_the_numbers_of_the_page(printed, results):
+    ours, theirs = re.findall(r"at most (\S+)", printed("plot"))
+    page = (ROOT / "docs/sampling.md").read_text()
+    assert f"further than {ours} samples\nfrom its share" in page
+    assert f"it is up to {theirs}." in page
+    drawn = (results / "plot/mixture.svg").read_text()
+    assert drawn.count("<text") > 10
+
+
+@pytest.mark.long
 def test_side_by_side_finds_the_same_pixels(printed):
     assert re.findall(r"(\S+): the same pixels", printed("side_by_side")) == [
         "CIFAR-10",
         "ImageNet",
     ]
+
+
+@pytest.mark.long
+def test_a_mixture_has_its_ratio_and_replaces_a_damaged_picture(printed):
+    text = printed("mixture")
+    assert re.findall(r": \[(\d+), (\d+)\]", text) == [("120", "40"), ("80", "80"), ("8", "8")]
+    assert re.search(r"^replaced: \S+\.jpg, fn.decoders.image fails", text, re.M)

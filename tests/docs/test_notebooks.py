@@ -70,3 +70,14 @@ def test_the_notebook_look_reads_the_same_bytes_through_every_backend(
         printed = run_all(client)
     expected = "the same bytes through memory, python-file, python-file direct, block bmap"
     assert expected in printed.replace("xnvme-file, ", "")
+
+
+@pytest.mark.long
+def test_the_notebook_mixture_mixes_balances_and_replaces(pictures, tmp_path, monkeypatch):
+    monkeypatch.setenv("DATA", str(pictures / "train"))
+    with opened("mixture", tmp_path) as client:
+        printed = run_all(client)
+    assert float(re.search(r"largest difference: (\d\.\d\d) pictures", printed)[1]) <= 2 * 1.68
+    assert "True JPEG: a segment reaches beyond its end" in printed
+    assert "'first': (250, " in printed
+    assert "Counter({0: 90, 1: 90})" in printed

@@ -15,6 +15,7 @@ from nvidia.dali import Pipeline
 from PIL import Image
 
 from dali_storage.cli.index import main as make_indexes
+from dali_storage.contract.errors import SampleReplaced
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
 from tests.kit.containers import write_numbered_tars
@@ -105,6 +106,25 @@ def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
 
 
+def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
+    mixed, own, mixture, classes = snippets("docs/sampling.md", "python")
+    roots = {'"/data/photos"': repr(str(data)), '"/data/scans"': repr(str(data))}
+    assert run(here(mixed, roots | ON_CPU)) == "{'photos': (3, 0), 'scans': (1, 0)}\n"
+    lengths = [os.path.getsize(path) for path in sorted(data.rglob("*.jpg"))]
+    np.save(tmp_path / "lengths.npy", lengths)
+    read = "print([data.shape() for data in samples(batch_size=20).run()][0])"
+    code = here(own, {"/data/train": str(data), "np.array_split(shuffled, 10)": "[shuffled]"})
+    shapes = [size for (size,) in ast.literal_eval(run(f"{code}{read}", tmp_path))]
+    assert shapes == sorted(lengths)
+    show = "        print(epoch, step, state['given'])"
+    code = f"photos, scans = range(700), range(700, 1000)\n{mixture}{show}"
+    steps = [line.split() for line in run(code).splitlines()]
+    assert steps[15] == ["0", "16", "0"]  # of epoch 1
+    assert [steps[14], steps[16]] == [["0", "15", "960"], ["1", "1", "64"]]
+    code = f"labels = [0] * 30 + [1] * 3\n{classes}print(sum(index >= 30 for index in balanced))"
+    assert run(code) == "29\n"
+
+
 def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
     pack, train, _ = snippets("docs/containers.md", "python")
     shards = {"/data/shards": str(tmp_path / "shards")}
@@ -149,6 +169,15 @@ def test_the_pipeline_of_the_loaders_page_is_trained_with(data):
     assert lines[:5] == ["torch.Size([4, 224, 224, 3]) torch.Size([4])"] * 5
     assert re.match(r"[\d,]+ samples/s · waited \d+% · of it storage \d+% → \w+-bound: ", lines[5])
     assert len(lines) == 18
+
+
+def test_the_loader_of_the_page_on_bad_samples_replaces_them(data, tmp_path):
+    (data / "class0" / "0.jpg").write_bytes(b"<html>")
+    changes = SMALL | {"train=True,": 'train=True, device="cpu", num_threads=1,'}
+    changes |= {"/data/train": str(data), "bad.jsonl": str(tmp_path / "bad.jsonl")}
+    code = here(snippets("docs/bad-samples.md", "python")[0], changes)
+    with pytest.warns(SampleReplaced):
+        assert run(code) == f"0 {data}/class0/0.jpg it is of no known format\n"
 
 
 @pytest.mark.long

@@ -263,6 +263,8 @@ class ParityTests:
 
     reader: str
     new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
+    new |= {"bad_samples", "check", "max_replaced", "on_error"}
+    new |= {"epoch_size", "order", "weights"}
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
     cases = 25, 100  # in `make test` and in `make test-all`
 

@@ -16,11 +16,19 @@ from typing import Any
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from dali_storage import shard
+from dali_storage import ranks, shard
 from dali_storage.loaders import Loader, Shard
 from tests.kit.loading import Make, labels
 
 SAMPLES = 35
+
+
+def disagreement(state: dict[str, Any]) -> str:
+    try:
+        ranks.check(state)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def torchrun() -> dict[str, Any]:
@@ -32,6 +40,8 @@ def torchrun() -> dict[str, Any]:
         for name in ("data", "tensor"):
             seen[name] = [shard(mesh[name]), shard(mesh.get_group(name))]
         seen["labels"] = [*chain(*labels(loader))]
+        ranks.check({"given": 8, "changes": []})
+        seen["differs"] = disagreement({"given": 8, "changes": [[4, [Shard.here().rank, 1]]]})
         distributed.destroy_process_group()
     return seen
 

@@ -26,6 +26,7 @@ from tests.kit.process import (
     wait_until,
     without_collector,
 )
+from tests.kit.tiers import by_tier
 from tests.kit.training_pipelines import maker
 
 
@@ -67,7 +68,7 @@ def test_batches_that_are_held_stay_as_they_were_without_their_loader(jpegs, to)
         assert [np.asarray(tensor).tobytes() for tensor in tensors] == contents
 
 
-@pytest.mark.parametrize("epochs", [9, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("epochs", [by_tier(5, 30)])
 @alone
 def test_memory_threads_and_files_are_flat(jpegs, epochs):
     """Over complete epochs, and ones that are left."""

@@ -290,6 +290,7 @@ def boxes(found):
     return np.array(result)
 
 
+@pytest.mark.long
 def test_erased_rectangles_are_distributed_as_torchvisions():
     draws, sides = 6000, (60, 48)
     found = boxes(apply(RandomErasing(1.0, seed=9), noise(500, *sides, 3), repeat=draws // 500))

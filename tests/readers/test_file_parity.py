@@ -34,6 +34,7 @@ def some_names(random, directory, paths):
 
 class TestFile(ParityTests):
     reader = "file"
+    new = ParityTests.new | {"exclude"}
     cases = 20, 300
     ours = ({}, {"backend": "memory"}, {"backend_options": {"direct": True}})
 

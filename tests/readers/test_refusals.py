@@ -45,6 +45,19 @@ COMMON: list[tuple[list[str], list[Row]]] = [
             ({"lazy_init": "no"}, "lazy_init"),
             ({"return_index": "no"}, "return_index"),
             ({"pinned": "False"}, "pinned must be True or False"),
+            ({"on_error": "skip"}, "on_error must be 'raise', or 'replace' .*not 'skip'"),
+            (
+                {"on_error": "replace", "max_replaced": -1},
+                "max_replaced must be at least 0, not -1",
+            ),
+            ({"on_error": "replace", "max_replaced": "x"}, "max_replaced must be an integer"),
+            ({"max_replaced": 5}, "max_replaced needs on_error='replace'"),
+            ({"bad_samples": "bad.jsonl"}, "bad_samples needs on_error='replace'"),
+            (
+                {"on_error": "replace", "bad_samples": "s3://b/x"},
+                "bad_samples must be a local path",
+            ),
+            ({"check": "yes"}, "check must be True or False"),
             ({"no_such_argument": 1}, "no_such_argument"),
         ],
     ),
@@ -70,6 +83,8 @@ OWN: dict[str, list[Row]] = {
         (NO_FILES | {"file_root": ROOT / "tests", "file_filters": "*.nothing"}, "nothing"),
         ({"device": "mixed"}, "device must be 'cpu' or 'gpu', not 'mixed'"),
         ({"device": 0}, "device must be"),
+        ({"device": "gpu", "check": True}, "check=True looks at bytes in host memory"),
+        ({"exclude": "s3://b/bad.jsonl"}, "exclude must be a local path"),
     ],
     "mxnet": [
         ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),

@@ -22,6 +22,14 @@ from tests.kit.cifar_archive import write_cifar10
 from tests.kit.parity import build, numbered
 from tests.kit.xnvme import offered
 
+OTHERS = {
+    "catalog",
+    "mix",
+    "progress",
+    "replaced",
+    "set_weights",
+    "state",
+}  # mix is made of other readers
 BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
 
 
@@ -47,7 +55,7 @@ def test_a_backend_that_is_called_in_the_main_thread_fails(backend, tree):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("reader", sorted({*readers.__all__} - {"catalog", "state"}))
+@pytest.mark.parametrize("reader", sorted({*readers.__all__} - OTHERS))
 def test_no_pipeline_and_no_loader_reads_in_the_main_thread(reader, backend, tmp_path):
     operator = numbered(reader, tmp_path / "data", [4, 5])(readers)
 

@@ -31,8 +31,8 @@ class ImagePipeline:
     Attributes:
         read: puts a reader into the current pipeline and returns its samples and labels. Its
             arguments are `name`, `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch`,
-            `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`
-            and `backend_options`, as those of `readers.file`.
+            `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`,
+            `backend_options` and those about bad samples, as those of `readers.file`.
         settings: the options of the user.
         train: whether the images are for training; this decides what None means in the settings.
         preset: what happens to the images if the settings do not say it.
@@ -133,20 +133,25 @@ class ImagePipeline:
     def _order(self, shard_id: int, num_shards: int) -> dict[str, Any]:
         """The arguments of the reader."""
         settings = self.settings
-        shuffle = self.train if settings.shuffle is None else settings.shuffle
-        anew = shuffle in (True, "epoch")
-        return {
+        order = {
             "name": READER,
             "num_shards": num_shards,
             "shard_id": shard_id,
-            "stick_to_shard": not (self.train or anew),
             "pad_last_batch": True,
             "seed": settings.seed,
+            "backend": settings.backend,
+            "backend_options": settings.backend_options,
+            **settings.about_bad_samples,
+        }
+        if settings.own_order:
+            return order | settings.own_order
+        shuffle = self.train if settings.shuffle is None else settings.shuffle
+        anew = shuffle in (True, "epoch")
+        return order | {
+            "stick_to_shard": not (self.train or anew),
             "random_shuffle": shuffle == "window",
             "shuffle_after_epoch": anew,
             "shuffle_after_epoch_seed": settings.seed,
-            "backend": settings.backend,
-            "backend_options": settings.backend_options,
         }
 
 

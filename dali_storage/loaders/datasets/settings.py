@@ -17,9 +17,11 @@ from typing import (
     get_args,
 )
 
+from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
 from ...ranks import Shard
+from ...readers.arguments import bad_sample_options
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
@@ -41,6 +43,9 @@ class Options(TypedDict, total=False):
     preset: Preset | None
     transforms: Sequence[Transform] | None
     shuffle: Shuffle | bool | None
+    weights: Any
+    epoch_size: int | str | None
+    order: Any
     last_batch: LastBatch | None
     shard: Shard | None
     device: Device
@@ -53,6 +58,11 @@ class Options(TypedDict, total=False):
     to: To
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
+    on_error: Literal["raise", "replace"]
+    check: bool
+    max_replaced: int | None
+    bad_samples: PathLike | None
+    exclude: PathLike | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,10 @@ class Settings:
             samples are drawn from a window that moves over the list, which moves them by a few
             hundred places only. False: they keep their order. None: "epoch" for training, else
             False.
+        weights: how often images are given, by class or one by one: "balanced", "sqrt", a number
+            for each label, or for each image; see `readers.file`. Excludes shuffle and order.
+        epoch_size: how many images are an epoch; see `readers.file`.
+        order: the indices of an epoch's images, for all ranks; see `readers.file`.
         last_batch: what becomes of a batch that is not full; see `Loader`. None: "drop" for
             training, else "partial".
         shard: which part of the data set this process reads. None: `Shard.here()`, asked when the
@@ -87,6 +101,10 @@ class Settings:
         to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
         backend: how the storage is read; see `readers.file`.
         backend_options: keyword arguments of the backend.
+        on_error: "replace": another image is given in place of a bad one; see `readers.file`, as
+            for the next four. If it cannot be decoded, the batch is made anew, and random
+            transforms have moved on.
+        check, max_replaced, bad_samples, exclude: see `readers.file`.
 
     Raises:
         ValueError, TypeError: an option has a wrong value; names it.
@@ -96,6 +114,9 @@ class Settings:
     preset: Preset | None = None
     transforms: Sequence[Transform] | None = None
     shuffle: Shuffle | bool | None = None
+    weights: Any = None
+    epoch_size: int | str | None = None
+    order: Any = None
     last_batch: LastBatch | None = None
     shard: Shard | None = None
     device: Device = "gpu"
@@ -108,6 +129,11 @@ class Settings:
     to: To = "torch"
     backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
+    on_error: Literal["raise", "replace"] = "raise"
+    check: bool = False
+    max_replaced: int | None = None
+    bad_samples: PathLike | None = None
+    exclude: PathLike | None = None
 
     def __post_init__(self) -> None:
         for name, known in _INTEGERS.items():
@@ -116,6 +142,11 @@ class Settings:
         for name, choices in _CHOICES.items():
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
+        if self.shuffle is not None and self.own_order:
+            name = next(iter(self.own_order))
+            raise ValueError(
+                f"loaders: shuffle and {name} cannot both be given: {name} sets the order"
+            )
         if self.preset is not None and self.transforms is not None:
             raise ValueError(
                 "loaders: preset and transforms cannot both be given; transforms may contain those "
@@ -123,6 +154,20 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
+        bad_sample_options(self.about_bad_samples, "cpu")
+
+    @property
+    def about_bad_samples(self) -> dict[str, Any]:
+        """The arguments of `readers.file` for them that are not their defaults."""
+        names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
+        given = {name: getattr(self, name) for name in names}
+        return {name: it for name, it in given.items() if it not in ("raise", False, None)}
+
+    @property
+    def own_order(self) -> dict[str, Any]:
+        """The arguments of the reader that set another order than DALI's."""
+        given = {name: getattr(self, name) for name in ("weights", "epoch_size", "order")}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 _POSITIVE, _NATURAL = range(1, 2**31), range(2**31)

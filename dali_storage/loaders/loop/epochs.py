@@ -48,7 +48,7 @@ class Epochs:
         self._rank = options.shard_id
         self.rest = rest
         self.rounds = rounds(meta["epoch_size"], options.num_shards, batch_size)
-        smallest = meta["epoch_size"] // options.num_shards
+        self._smallest = smallest = meta["epoch_size"] // options.num_shards
         self._everywhere = smallest // batch_size  # full batches that every rank has
         if last_batch == "drop" and not self._everywhere:
             raise ValueError(
@@ -87,6 +87,26 @@ class Epochs:
         if batch < self._full(epoch) or batch < self.batches(epoch):
             return following
         return self.position(epoch + 1, 0)
+
+    def after(self, position: int, batches: int) -> int:
+        """Where a rank may be at most that is given so many batches from a position on.
+
+        The same on all ranks, of which some may have a batch less of an epoch than others.
+        """
+        for steps in range(batches + 1):
+            position += min(steps, 1)
+            epoch, batch = divmod(position, self.rounds)
+            if batch >= self._least(epoch):
+                position = self.position(epoch + 1, 0)
+        return position
+
+    def _least(self, epoch: int) -> int:
+        """How many batches an epoch has on a rank that has the fewest."""
+        if self._last_batch != "partial":
+            return self.batches(epoch)
+        rest = self._rest_of(epoch)
+        smallest = self._smallest if rest is None else int(rest.shares().min())
+        return self._first(epoch) - (-smallest // self._batch_size)
 
     def _rest_of(self, epoch: int) -> Rest | None:
         return self.rest if self.rest and self.rest.epoch == epoch else None

@@ -104,6 +104,19 @@ class Loader:
             raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
         self._progress.set_epoch(epoch)
 
+    def set_weights(self, weights: Mapping[Any, Any], at: int | None = None) -> int:
+        """Mix the sources or classes of the reader by other weights; see `readers.set_weights()`.
+
+        By default from the first batch that DALI does not work on yet. States keep it.
+
+        Returns:
+            The position from which on they hold.
+
+        Raises:
+            ValueError, TypeError: the weights or the position are wrong, or there is no mixture.
+        """
+        return self._supply.at(*self._progress.place).set_weights(weights, at)
+
     def state_dict(self) -> dict[str, Any]:
         """The place in the epoch under way, and the states of the random operators.
 

@@ -37,6 +37,7 @@ class PipelineFactory:
         self._identity: Identity | None = None
         self._checkpoint: bytes | None = None  # what the next pipeline is made from
         self._resumed: State | None = None  # of the rest of an epoch that others have begun
+        self._changes: dict[str, list[Any]] = {}  # weights that were set, of the last pipeline
 
     @property
     def broken(self) -> bool:
@@ -111,6 +112,7 @@ class PipelineFactory:
         batches = self._batches
         if batches is None or not batches.sound:
             batches = self._renew(self._checkpoint, self._resumed)
+            batches.replay(self._changes)
         if epoch is not None and not batches.epochs.reaches(epoch, batch):
             self._resumed = None
             batches = self._renew(batches.pipeline.checkpoint(), None)
@@ -175,4 +177,5 @@ class PipelineFactory:
     def _drop(self) -> None:
         batches, self._batches = self._batches, None
         if batches:
+            self._changes = batches.changes
             batches.close()

@@ -3,9 +3,14 @@
 import os
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from ...dali import source
+import numpy as np
+
+from ...contract._types import IntArray
+from ...contract.errors import RecordError
+from ...dali import failure, has_other_sources, source
 from ...ranks import Shard
 from ...reading.source import BatchStream
 from .epochs import Epochs, LastBatch
@@ -49,6 +54,7 @@ class PipelineRun:
         self._source = self._sources[reader_name]
         try:
             _check(pipeline, reader_name, shard)
+            _refuse_replacing_one_of(self._sources)
             meta, batch_size = self._source.meta, pipeline.max_batch_size
             catalog, _ = self._source.open()
             self._resume(states)
@@ -93,6 +99,9 @@ class PipelineRun:
     def take(self) -> tuple[Any, ...]:
         """The next batch, with padding; has DALI begin another one.
 
+        If an operator fails, and the reader has on_error="replace", the samples at which it fails
+        are found and replaced, and the batch is made anew.
+
         Raises:
             OSError: a sample of the next batch cannot be read. The next call tries again, unless
                 the pipeline has other sources, of which DALI has then dropped a batch.
@@ -112,7 +121,11 @@ class PipelineRun:
             outputs = self.pipeline.share_outputs()
         except Exception as error:
             error.add_note(self._describe(self._ahead[0]))
-            raise
+            if not isinstance(error, RuntimeError) or not self._replace_culprits():
+                raise
+            outputs = None
+        if outputs is None:
+            return self.take()
         self.pipeline.release_outputs()  # the dynamic executor leaves them intact
         self._ahead.popleft()
         self._fill()
@@ -127,6 +140,29 @@ class PipelineRun:
     def states(self) -> dict[str, dict[str, Any]]:
         """The states of the readers at the next batch."""
         return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
+
+    def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
+        """See `Loader.set_weights()`; sets those of all readers."""
+        if (
+            at is None
+        ):  # on all ranks the same, of which one may skip a batch at the end of an epoch
+            first = self._ahead[0] if self._ahead else self._source.position.next
+            at = self._source.place_of(self.epochs.after(first, self.pipeline.prefetch_queue_depth))
+        for each in self._sources.values():
+            at = each.require_change(weights, at)
+        for each in self._sources.values():
+            each.set_weights(weights, at)
+        return at
+
+    @property
+    def changes(self) -> dict[str, list[Any]]:
+        """The weights that were set while running, by the names of the readers."""
+        return {name: each.ordering.changes for name, each in self._sources.items()}
+
+    def replay(self, changes: Mapping[str, list[Any]]) -> None:
+        """Set the weights that another run of the pipeline had."""
+        for name in self._sources.keys() & changes.keys():
+            self._sources[name].ordering.replay(changes[name])
 
     @property
     def storage_seconds(self) -> float:
@@ -176,11 +212,59 @@ class PipelineRun:
                 self._ahead.append(position)
                 position = self.epochs.successor(position)
 
+    def _replace_culprits(self) -> bool:
+        """Find the samples of the next batch that fail alone, and have them replaced, if any do.
+
+        DALI names neither. They run through the pipeline itself, in smaller batches: half of the
+        samples that are left, then a quarter. So random operators move on.
+        """
+        replacement, position = self._source.replacement, self._ahead[0]
+        if replacement is None or has_other_sources(self.pipeline):  # these give whole batches
+            return False
+        samples = np.unique(self._samples(self._source, position))
+        catalog, _ = self._source.open()
+        found: dict[int, Exception] = {}
+        while not self.pipeline.empty():
+            with suppress(RuntimeError):  # of other samples; their batches are made anew
+                self.pipeline.share_outputs()
+                self.pipeline.release_outputs()
+        parts = np.array_split(samples, 2)
+        try:
+            while parts:
+                part = parts.pop()
+                replacement.only = part
+                error = self._failure() if part.size else None
+                if error and part.size > 1:
+                    parts += np.array_split(part, 2)
+                elif error:
+                    path = catalog.path(int(part[0]) * catalog.pieces)
+                    found[int(part[0])] = RecordError(path, failure(error))
+        finally:
+            replacement.only, self._failed_read = None, None
+            self._source.position.seek(position)
+            self._ahead.clear()
+        replacement.add(found)
+        return bool(found)
+
+    def _failure(self) -> Exception | None:
+        """The error of the next batch."""
+        self.pipeline.schedule_run()
+        try:
+            self.pipeline.share_outputs()
+        except RuntimeError as error:
+            return error.with_traceback(None)
+        self.pipeline.release_outputs()
+        return None
+
+    def _samples(self, source: BatchStream, position: int) -> IntArray:
+        samples, replacement = source.samples(position), source.replacement
+        return samples if replacement is None else replacement.chosen(samples)
+
     def _describe(self, position: int) -> str:
         names, places = [], []
         for each in self._sources.values():
             catalog, _ = each.open()
-            rows = catalog.pieces_of(each.samples(position)).tolist()
+            rows = catalog.pieces_of(self._samples(each, position)).tolist()
             for row in dict.fromkeys(rows):  # padding repeats the last one
                 names.append(os.path.abspath(os.fsdecode(catalog.path(row))))
                 places.append(f" ({where})" if (where := catalog.where(row)) else "")
@@ -206,6 +290,17 @@ def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
         )
         raise
     return sources
+
+
+def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
+    """Refuse to replace an image and not its mask."""
+    replacing = [name for name, each in sources.items() if each.on_error.replace]
+    if replacing and len(sources) > 1:
+        raise ValueError(
+            f"reader {replacing[0]!r}: on_error='replace' works on one reader, and the samples of "
+            f"{', '.join(map(repr, sources))} belong together: put them into one container "
+            "(readers.webdataset), or leave out bad samples by exclude="
+        )
 
 
 def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:

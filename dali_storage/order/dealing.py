@@ -1,0 +1,131 @@
+"""How a stream of samples is dealt out: to ranks, in batches and epochs.
+
+A global batch is `world * batch_size` consecutive positions, and each rank takes a run of them. The
+ranks take turns, by a hash of the position where the batch starts; otherwise a source with one
+sample a batch would always be on one rank. Of the last, shorter batch of an epoch with n samples
+left, rank r takes the positions n r // world to n (r + 1) // world - 1: these are the shares that
+DALI's iterators compute (nvidia/dali/plugin/base_iterator.py). What all ranks have been given after
+equally many batches is the beginning of the epoch, so any number of ranks can go on.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from ..contract._types import IntArray
+from .options import OrderOptions
+from .resume import Rest
+from .sampling.permutation import hashed
+from .sampling.stream import SampleStream
+from .shards import rounds
+
+_BATCHES, _SAMPLES = 128, 8192  # that are computed at once, at most: one batch costs 0.3 ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRest(Rest):
+    """What is left of an epoch of a stream."""
+
+    @property
+    def same(self) -> int | None:
+        """See `Rest`: any number of ranks goes on alike between global batches."""
+        batches, odd = divmod(self.given, self.world * self.batch_size)
+        return None if odd else self.epoch * self.rounds + batches
+
+    def shares(self) -> IntArray:
+        """See `Rest`."""
+        ends = (self.size - self.given) * np.arange(self.world + 1) // self.world
+        return np.diff(ends)
+
+
+class StreamOrder:
+    """The batches of one rank. Not thread-safe. A batch after the last one is cheap."""
+
+    def __init__(
+        self,
+        stream: SampleStream,
+        batch_size: int,
+        options: OrderOptions,
+        rest: Rest | None = None,
+    ) -> None:
+        """Of the options, only the shard and the padding matter. `rest` is for these ranks.
+
+        Raises:
+            ValueError: batch_size is below 1, or an epoch has fewer samples than there are ranks.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        require_share(stream, options)
+        self._stream, self._batch_size, self._options, self._rest = (
+            stream,
+            batch_size,
+            options,
+            rest,
+        )
+        self._rank, self._world = options.shard_id, options.num_shards
+        self._wide = batch_size * self._world
+        self._rounds = rounds(stream.epoch_size, self._world, batch_size)
+        self._at_once = max(1, min(_BATCHES, _SAMPLES // batch_size))
+        self._first = 0
+        self._chunk = np.empty((0, batch_size), np.int64)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Another one of the same stream, which is shared, because it may be large."""
+        return type(self)(self._stream, self._batch_size, self._options, self._rest)
+
+    def batch(self, index: int) -> IntArray:
+        """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller.
+
+        Raises:
+            ValueError: the index is negative, or of the part of an epoch that was given before.
+        """
+        if not 0 <= index - self._first < len(self._chunk):
+            self._first, self._chunk = index, self._batches(index)
+        batch: IntArray = self._chunk[index - self._first].copy()
+        return batch
+
+    def start(self, index: int) -> int:
+        """The first position of a global batch."""
+        if index < 0:
+            raise ValueError(f"index must be at least 0, not {index}")
+        if not self._options.pad_last_batch:
+            return index * self._wide
+        epoch, batch = divmod(index, self._rounds)
+        given, rest = 0, self._rest
+        if rest is not None and rest.epoch == epoch:
+            if index < rest.start:
+                raise ValueError(
+                    f"batch {index} is of epoch {epoch}, of which {rest.given} samples were given "
+                    f"before it was resumed; its rest begins at batch {rest.start}"
+                )
+            given, batch = rest.given, index - rest.start
+        return epoch * self._stream.epoch_size + given + batch * self._wide
+
+    def _batches(self, index: int) -> IntArray:
+        """The batches from an index on: int64[n, batch_size], up to the end of its epoch."""
+        first = self.start(index)
+        full, left = self._at_once, self._wide
+        if self._options.pad_last_batch:
+            size = self._stream.epoch_size
+            left = size - first % size
+            full = min(full, left // self._wide)
+        if full == 0:
+            start, stop = (left * (self._rank + more) // self._world for more in (0, 1))
+            # A rank without a sample repeats the one before.
+            entries = self._stream.entries(np.arange(first + min(start, stop - 1), first + stop))
+            padding = np.full(self._batch_size - entries.size, entries[-1])
+            return np.concatenate([entries, padding])[None]
+        starts = [first + number * self._wide for number in range(full)]
+        turns = [(self._rank + hashed(self._stream.seed, it)) % self._world for it in starts]
+        runs = np.array(starts) + np.array(turns) * self._batch_size
+        positions = runs[:, None] + np.arange(self._batch_size)
+        return self._stream.entries(positions.ravel()).reshape(-1, self._batch_size)
+
+
+def require_share(stream: SampleStream, options: OrderOptions) -> None:
+    """Refuse more ranks than an epoch has samples."""
+    if stream.epoch_size < options.num_shards:
+        raise ValueError(
+            f"epoch_size must be at least num_shards, {options.num_shards}, not {stream.epoch_size}"
+        )

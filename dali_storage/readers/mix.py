@@ -1,0 +1,216 @@
+"""`readers.mix`: samples of several data sets, by weights."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from inspect import Parameter, signature
+from typing import Any, NamedTuple, Unpack
+from weakref import WeakKeyDictionary
+
+from ..contract.catalog import Catalog, Tree
+from ..contract.objects import Remote
+from ..contract.options import dali_flag
+from ..dali import add_reader
+from ..order.sampling.datasets import DataSet, mixture_of
+from ..order.sampling.stream import SampleStream
+from ..reading.opening import Opening
+from ..samples.joining import join
+from .arguments import ReaderArguments, complete, in_graph, takes_arguments
+from .files import SampleArguments, file, prepare_file
+from .npy import numpy, prepare_numpy
+from .recordio import mxnet, prepare_mxnet
+from .records import prepare_records, records
+from .sampling import data_set_of, refuse_order_of_dali, seed_of
+from .tfrecord import prepare_tfrecord, tfrecord
+from .webdataset import prepare_webdataset, webdataset
+
+
+class _Kind(NamedTuple):
+    """A reader whose samples can be mixed.
+
+    Attributes:
+        reader: describes the arguments.
+        prepare: what it opens.
+        own: the arguments that say which samples there are; each source has its own.
+    """
+
+    reader: Any
+    prepare: Callable[[Mapping[str, Any]], Opening]
+    own: Sequence[str]
+
+
+_KINDS = {
+    "file": _Kind(file, prepare_file, [*SampleArguments.__annotations__, "exclude"]),
+    "mxnet": _Kind(mxnet, prepare_mxnet, ["path", "index_path"]),
+    "numpy": _Kind(numpy, prepare_numpy, ["file_root", "files", "file_list", "file_filter"]),
+    "records": _Kind(records, prepare_records, ["files", "offsets", "sizes", "file_ids", "labels"]),
+    "tfrecord": _Kind(tfrecord, prepare_tfrecord, ["path", "index_path"]),
+    "webdataset": _Kind(webdataset, prepare_webdataset, ["paths", "index_paths"]),
+}
+
+
+@takes_arguments()
+def mix(
+    sources: Mapping[str, Mapping[str, Any]],
+    *,
+    schedule: Sequence[tuple[int, Mapping[str, Any]]] | None = None,
+    labels: str | None = None,
+    return_source: bool = False,
+    shuffle: bool = True,
+    reader: str = "file",
+    format_options: Mapping[str, Any] | None = None,
+    **given: Unpack[ReaderArguments],
+) -> Any:
+    """Samples of several data sets, interleaved by weights: exactly, and resumable.
+
+    There is one endless stream of samples for all ranks. After any number of samples, each source
+    has given its share to within 1.7 samples. Within a source, samples come in passes: each of them
+    once, in another order in every pass; when a pass is over, the next one begins. An epoch is a
+    number of samples of the stream, and passes go on across it. Ranks and batches cut the stream
+    and do not change it: a state resumes on any number of ranks. docs/sampling.md explains it.
+
+    Args:
+        sources: for each source its name, and the arguments of the reader that say which samples it
+            has, for example `{"photos": {"file_root": "/data/photos"}, "scans": {"path": ...}}`. A
+            source may have `weights` of its own, for its classes or samples, as in `readers.file`.
+            Their names and their order belong to the stream.
+        weights: a number of at least 0 for each source, by its name: 7 and 3 are the same as 0.7
+            and 0.3. None: the numbers of their samples.
+        schedule: instead of weights: pairs of a position in the stream and the weights from there
+            on, the first at position 0. `set_weights()` changes them while the reader runs.
+        epoch_size: how many samples of the stream are an epoch. None: as many as there are. Or
+            "largest": until each source has had one pass; "smallest": until one source has.
+        labels: "own": each sample has the label that it has in its source. "joint": the names of
+            the class directories of all sources are numbered, sorted as bytes. None: as "own", with
+            a warning if sources share labels.
+        return_source: also return the number of each sample's source.
+        shuffle: False: each pass of a source has its samples in their order.
+        reader: the reader of the sources: "file", "webdataset", "tfrecord", "mxnet", "numpy" or
+            "records".
+        format_options: arguments of that reader that are of all sources, such as `ext` of
+            webdataset or `features` of tfrecord.
+        seed: of all orders, the same on all ranks; by default 0.
+
+    All other arguments are those of `readers.file`; those of DALI's order, such as random_shuffle,
+    are refused. A state needs pad_last_batch=True.
+
+    Returns:
+        What the reader returns, with return_index the index among the samples of all sources, and
+        with return_source the number of the source: int32, shape (1,). For tfrecord, the dictionary
+        comes first.
+
+    Raises:
+        ValueError, TypeError, OSError, BackendUnavailable: as the reader; or a weight is wrong.
+    """
+    arguments = complete(mix, given, locals())
+    if reader not in _KINDS:
+        raise ValueError(f"reader must be one of {', '.join(_KINDS)}, not {reader!r}")
+    if arguments["order"] is not None:
+        raise ValueError("order is of one data set: readers.mix has weights")
+    refuse_order_of_dali("readers.mix", arguments)
+    openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
+    labels = _labels(labels, sources)
+    parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
+
+    def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
+        found = {name: _find(name, each, tree, remote) for name, each in openings.items()}
+        catalog = join(found, labels)
+        weights = {name: sources[name].get("weights") for name in found}
+        parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
+        return catalog
+
+    first = next(iter(openings.values()))
+    nodes = add_reader(
+        opening=replace(first, find=find, stream=lambda it: _stream(parts.pop(it), arguments)),
+        with_source=dali_flag("return_source", return_source),
+        **in_graph(arguments),
+    )
+    if reader != "tfrecord":
+        return nodes if len(nodes) > 1 else nodes[0]
+    names = [*(format_options or {})["features"]]
+    more = nodes[len(names) :]
+    outputs = dict(zip(names, nodes, strict=False))
+    return (outputs, *more) if more else outputs
+
+
+def _openings(
+    kind: _Kind,
+    sources: Mapping[str, Mapping[str, Any]],
+    arguments: Mapping[str, Any],
+    format_options: Mapping[str, Any],
+) -> dict[str, Opening]:
+    """What each source opens."""
+    if not isinstance(sources, Mapping) or not sources:
+        raise TypeError(f"sources must be a mapping of names to arguments, not {sources!r:.80}")
+    parameters = signature(kind.reader).parameters.values()
+    defaults = {it.name: it.default for it in parameters if it.default is not Parameter.empty}
+    common = {name: arguments[name] for name in ReaderArguments.__annotations__ if name in defaults}
+    # Any value says that the order is not DALI's.
+    common |= {"weights": None, "order": None, "epoch_size": 1}
+    own = {*kind.own}
+    formats = {it.name for it in parameters} - own - {*common, "shuffle"}
+    _require("format_options", format_options, formats)
+    openings = {}
+    for name, given in sources.items():
+        if not isinstance(name, str) or not isinstance(given, Mapping):
+            raise TypeError(f"sources must be names and arguments, not {name!r}: {given!r:.80}")
+        _require(f"source {name!r}", given, own | {"weights"})
+        merged = {**defaults, **common, **format_options, **given, "weights": None}
+        for each in parameters:
+            if each.name not in merged:
+                where = f"source {name!r}" if each.name in own else "format_options"
+                raise ValueError(f"{where} needs {each.name}, see readers.{kind.reader.__name__}")
+        try:
+            openings[name] = kind.prepare(merged)
+        except Exception as error:
+            error.add_note(f"in source {name!r} of readers.mix")
+            raise
+    if len({each.remote for each in openings.values()}) > 1:
+        urls = ", ".join(repr(name) for name, each in openings.items() if each.remote)
+        raise ValueError(f"sources must all be URLs or all be paths, and only {urls} has URLs")
+    return openings
+
+
+def _find(
+    name: str, opening: Opening, tree: Callable[[], Tree | None], remote: Remote | None
+) -> Catalog:
+    """The samples of a source."""
+    try:
+        return opening.find(tree, remote)
+    except Exception as error:
+        error.add_note(f"in source {name!r} of readers.mix")
+        raise
+
+
+def _require(where: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse other arguments than the known ones."""
+    if odd := [name for name in given if name not in known]:
+        names = ", ".join(sorted(known))
+        raise TypeError(
+            f"{where} has no argument {odd[0]!r}; it has {names}; others are of readers.mix itself"
+        )
+
+
+def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The argument, checked."""
+    if labels not in (None, "own", "joint"):
+        raise ValueError(f"labels must be 'own' or 'joint', not {labels!r}")
+    if labels == "joint":
+        for name, given in sources.items():
+            if given.get("files") is not None or given.get("file_list") is not None:
+                raise ValueError(
+                    f"labels='joint': source {name!r} has no class names; only a file_root has, "
+                    "without files and file_list"
+                )
+    return labels
+
+
+def _stream(parts: Mapping[str, DataSet], arguments: Mapping[str, Any]) -> SampleStream:
+    """The stream of the mixture."""
+    return mixture_of(
+        parts,
+        arguments["weights"],
+        arguments["schedule"],
+        seed=seed_of(arguments),
+        epoch_size=arguments["epoch_size"],
+        listed=not dali_flag("shuffle", arguments["shuffle"]),
+    )

@@ -1,0 +1,70 @@
+"""The arguments by which readers have another order than DALI's: weights, own orders, epochs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..contract.catalog import Catalog
+from ..order.sampling.datasets import DataSet, stream_of
+from ..order.sampling.own import OwnOrder
+from ..order.sampling.stream import SampleStream
+
+_OF_DALI = {  # with the values that say nothing
+    "random_shuffle": (False, None),
+    "initial_fill": (1024, None),
+    "shuffle_after_epoch": (False, None),
+    "shuffle_after_epoch_seed": (None,),
+    "stick_to_shard": (False, None),
+}
+
+_OWN = "weights", "order", "epoch_size", "sources"
+
+MakeStream = Callable[[Catalog], SampleStream]
+
+
+def has_own_order(arguments: Mapping[str, Any]) -> bool:
+    """Whether arguments set another order than DALI's."""
+    return any(arguments.get(name) is not None for name in _OWN)
+
+
+def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
+    """What makes the stream of a reader's samples; None if they have the order of DALI.
+
+    Raises:
+        ValueError: arguments exclude each other; names them.
+    """
+    weights, order = arguments.get("weights"), arguments.get("order")
+    epoch_size = arguments.get("epoch_size")
+    given = [name for name in _OWN if arguments.get(name) is not None]
+    if not given:
+        return None
+    refuse_order_of_dali(given[0], arguments)
+    if order is not None:
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} cannot both be given: order has all of it")
+        return lambda catalog: OwnOrder(order, catalog.delivered)
+    seed = seed_of(arguments)
+    return lambda catalog: stream_of(
+        data_set_of(catalog, weights), seed=seed, epoch_size=epoch_size
+    )
+
+
+def refuse_order_of_dali(argument: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse what describes the order of DALI, with an argument that sets another one."""
+    for name, nothing in _OF_DALI.items():
+        if (value := arguments.get(name)) not in nothing:
+            raise ValueError(
+                f"{name}={value!r} and {argument} exclude each other: {name} is of DALI's order, "
+                f"and {argument} sets another one; leave one of them out"
+            )
+
+
+def seed_of(arguments: Mapping[str, Any]) -> int:
+    """The seed of a stream, which all ranks must share: not that of the pipeline."""
+    seed = arguments["seed"]
+    return 0 if seed is None else int(seed)
+
+
+def data_set_of(catalog: Catalog, weights: Any) -> DataSet:
+    """The samples of a catalog, and the weights of its classes or samples."""
+    labels = catalog.labels if catalog.labels.size == catalog.delivered else None
+    return DataSet(catalog.delivered, labels, weights)

@@ -1,0 +1,148 @@
+"""One catalog of the samples of several."""
+
+import os
+import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog, CatalogBuilder
+from ..contract.objects import scheme
+from ..contract.ranges import Ranges
+
+
+def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
+    """The samples of all sources, one source after another.
+
+    Args:
+        sources: their catalogs by names for messages; at least one.
+        labels: "own": those of the sources. "joint": numbers of the class names of all, sorted as
+            bytes; each sample has its class directory in its name. None: as "own", with a warning
+            if sources share labels.
+
+    Raises:
+        ValueError: samples of some are files and of others ranges, or not all have labels; or
+            "joint" labels are not known.
+    """
+    catalogs = [*sources.values()]
+    _require_alike(sources)
+    root = _common_root(catalogs)
+    builder = CatalogBuilder()
+    for each in catalogs:
+        below = each if root is None else replace(each, root=_below(each.root, root))
+        # Labels are those of samples; here is an entry for each file.
+        paths = below.file_paths(np.arange(each.file_count))
+        builder.extend(paths, [0] * len(paths))
+    names = builder.build(root or b"")
+    sizes = [each.sizes for each in catalogs]
+    versions = [each.versions for each in catalogs]
+    joined = Catalog(
+        names.root,
+        names.names,
+        names.offsets,
+        _labels(sources, labels),
+        ranges=_ranges(catalogs),
+        pieces=catalogs[0].pieces,
+        sizes=None if any(it is None for it in sizes) else np.concatenate(sizes),  # type: ignore[arg-type]
+        versions=None if any(it is None for it in versions) else np.concatenate(versions),  # type: ignore[arg-type]
+    )
+    # Like that of its parts, it does not depend on where the roots are.
+    parts = [each.checksum() for each in catalogs]
+    return joined.knowing(zlib.crc32(joined.labels.tobytes() + np.array(parts, "<u4").tobytes()))
+
+
+def _common_root(catalogs: list[Catalog]) -> bytes | None:
+    """The directory that has all roots; None if they are URLs, or names have no root.
+
+    An extent map finds files by their paths below it, if their file system is mounted elsewhere.
+    """
+    roots = [each.root for each in catalogs]
+    if not all(roots) or any(map(scheme, roots)):
+        return None
+    return os.path.commonpath([os.path.abspath(root) for root in roots])
+
+
+def _below(root: bytes, common: bytes) -> bytes:
+    path = os.path.relpath(os.path.abspath(root), common)
+    return b"" if path == b"." else path
+
+
+def _require_alike(sources: Mapping[str, Catalog]) -> None:
+    first, *others = sources
+    for other in others:
+        one, two = sources[first], sources[other]
+        if (one.ranges is None, one.pieces) != (two.ranges is None, two.pieces):
+            raise ValueError(f"sources {first!r} and {other!r}: samples are not of one kind")
+        if bool(one.labels.size) != bool(two.labels.size):
+            raise ValueError(f"sources {first!r} and {other!r}: only one of them has labels")
+        if (one.versions is None) != (two.versions is None):
+            raise ValueError(
+                f"sources {first!r} and {other!r}: only the objects of one of them are listed, and "
+                "compared with the list; give both as file_root, or both by names"
+            )
+    for name, catalog in sources.items():
+        if not catalog.delivered:
+            raise ValueError(f"source {name!r} has no samples")
+
+
+def _ranges(catalogs: list[Catalog]) -> Ranges | None:
+    columns, files = list[tuple[IntArray, ...]](), 0
+    for each in catalogs:
+        if each.ranges is None:
+            return None
+        of_file = each.ranges.files_of(np.arange(len(each))) + files
+        columns.append((of_file, each.ranges.starts, each.ranges.sizes.astype(np.int64)))
+        files += each.file_count
+    return Ranges.of_columns(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+def _labels(sources: Mapping[str, Catalog], labels: str | None) -> npt.NDArray[np.int32]:
+    if labels == "joint":
+        return _joint_labels(sources)
+    catalogs = [*sources.values()]
+    kinds = [np.unique(each.labels) for each in catalogs]
+    values, counts = np.unique(np.concatenate(kinds), return_counts=True)
+    if labels is None and (counts > 1).any():
+        shared = ", ".join(map(str, values[counts > 1][:5].tolist()))
+        warnings.warn(
+            f"readers.mix: sources share labels, such as {shared}; labels='joint' numbers the "
+            "names of all classes, and labels='own' leaves them without this warning",
+            stacklevel=2,
+        )
+    return np.concatenate([each.labels for each in catalogs])
+
+
+def _joint_labels(sources: Mapping[str, Catalog]) -> npt.NDArray[np.int32]:
+    classes = {name: class_names(name, catalog) for name, catalog in sources.items()}
+    union = sorted({each for names in classes.values() for each in names.values()})
+    numbers = {each: number for number, each in enumerate(union)}
+    parts = []
+    for name, catalog in sources.items():
+        values, where = np.unique(catalog.labels, return_inverse=True)
+        joint = [numbers[classes[name][value]] for value in values.tolist()]
+        parts.append(np.array(joint, np.int32)[where])
+    return np.concatenate(parts)
+
+
+def class_names(source: str, catalog: Catalog) -> dict[int, bytes]:
+    """The name of the class directory of each label, by the first sample of each.
+
+    Raises:
+        ValueError: samples do not lie in class directories.
+    """
+    if not catalog.labels.size:
+        raise ValueError("labels='joint': these samples have no labels")
+    values: Any
+    values, firsts = np.unique(catalog.labels, return_index=True)
+    names = [catalog.file_name(first).partition(b"/")[::2] for first in firsts.tolist()]
+    if catalog.ranges is not None or not all(below for _, below in names):
+        raise ValueError(
+            f"labels='joint': source {source!r} has no class names; only samples in the class "
+            "directories of a file_root have them"
+        )
+    return dict(zip(values.tolist(), [name for name, _ in names], strict=True))

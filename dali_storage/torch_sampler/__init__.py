@@ -1,0 +1,174 @@
+"""The order of our readers for torch's `DataLoader`, without DALI and without a backend.
+
+This imports torch; `dali_storage` itself does not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch.utils import data
+
+from ..contract.options import require_integer
+from ..order import OrderOptions
+from ..order.dealing import StreamOrder, StreamRest
+from ..order.sampling.datasets import DataSet, mixture_of, stream_of
+from ..ranks import Shard
+
+__all__ = ["DataSet", "Sampler"]
+
+
+class Sampler(data.Sampler[int]):  # type: ignore[misc]
+    """The indices that a rank is given, by the stream of our readers.
+
+    Each `iter()` gives an epoch, or what was left of it when a state was saved; when all of that
+    has been taken, the next one. An epoch that was left early begins again. The `DataLoader` must
+    have the same batch size: all ranks together take consecutive batches from the stream.
+
+    Attributes:
+        rank: this rank.
+        num_replicas: the number of ranks.
+    """
+
+    def __init__(
+        self,
+        samples: int | DataSet | Mapping[str, int | DataSet],
+        *,
+        batch_size: int,
+        weights: Mapping[str, Any] | None = None,
+        schedule: Sequence[tuple[int, Mapping[str, Any]]] | None = None,
+        epoch_size: int | str | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        last_batch: str = "partial",
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> None:
+        """Take the stream of a data set, or of a mixture.
+
+        Args:
+            samples: their number; or a `DataSet` of their number, their labels and the weights of
+                classes or samples, as for `readers.file`. Or such for each source of a mixture, by
+                name; its indices go on from source to source, as in torch's `ConcatDataset`.
+            batch_size: of each rank.
+            weights: of the sources of a mixture, and `schedule`, as for `readers.mix`.
+            schedule: see `weights`.
+            epoch_size: indices of an epoch, of all ranks; or "largest" or "smallest".
+            seed: of all orders; the same on all ranks.
+            shuffle: False: a pass of a source has its samples in their order.
+            last_batch: when an epoch has too few samples left for all ranks: "partial": they share
+                these, and some may be given none; "drop": none is; "pad": an index is repeated.
+            rank: this one; default: that of `loaders.Shard.here()`.
+            world: the number of ranks; comes with `rank`.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong.
+        """
+        if (rank is None) is not (world is None):
+            raise TypeError("rank and world must be given together")
+        if last_batch not in ("partial", "drop", "pad"):
+            raise ValueError(f"last_batch must be 'partial', 'drop' or 'pad', not {last_batch!r}")
+        shard = Shard.here() if rank is None or world is None else Shard(rank, world)
+        self.rank, self.num_replicas, self._last = shard.rank, shard.world, last_batch
+        settings: dict[str, Any] = {"seed": seed, "epoch_size": epoch_size, "listed": not shuffle}
+        if isinstance(samples, Mapping):
+            parts = {name: _data_set(each) for name, each in samples.items()}
+            self._samples = sum(part.size for part in parts.values())
+            self._stream = mixture_of(parts, weights, schedule, **settings)
+        elif weights is not None or schedule is not None:
+            raise ValueError("weights and schedule are of sources: give a DataSet its own weights")
+        else:
+            self._samples = _data_set(samples).size
+            self._stream = stream_of(_data_set(samples), **settings)
+        self._options = OrderOptions(
+            num_shards=shard.world, shard_id=shard.rank, pad_last_batch=True
+        )
+        StreamOrder(self._stream, batch_size, self._options)  # refuses wrong numbers
+        self._batch_size, self._wide = batch_size, batch_size * shard.world
+        if last_batch == "drop" and self._stream.epoch_size < self._wide:
+            raise ValueError(f"last_batch='drop' leaves none of {self._stream.epoch_size} samples")
+        self._taken, self._rest = [0], self._left(0, 0)
+
+    def __len__(self) -> int:
+        """The number of indices that the next `iter()` gives."""
+        rest = self._next()
+        if self._last == "partial":
+            return int(rest.shares()[self.rank])
+        return self._batches(rest) * self._batch_size
+
+    def __iter__(self) -> Iterator[int]:
+        self._taken, self._rest = [0], self._next()
+        return self._indices(self._rest, self._taken, len(self))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next `iter()` give this epoch; if it was resumed there, what is left of it."""
+        require_integer("Sampler", "epoch", epoch, range(2**31))
+        if epoch != self._next().epoch:
+            self._taken, self._rest = [0], self._left(epoch, 0)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """The position, for any number of ranks and any batch size, in types that JSON takes.
+
+        Args:
+            batches: of the last `iter()`, that the training has done. None: all whose indices were
+                taken; with workers, a `DataLoader` takes more than it has delivered.
+
+        Returns:
+            As of `readers.state()`: `epoch`, `given` (indices of it that all ranks have been
+            given); `version`, `samples`, `stream` and `changes` say of what.
+        """
+        rest, done = self._rest, self._taken[0] if batches is None else batches
+        require_integer("Sampler", "batches", done, range(self._batches(rest) + 1))
+        position = {"epoch": rest.epoch, "given": rest.given + done * self._wide}
+        if done == self._batches(rest):
+            position = {"epoch": rest.epoch + 1, "given": 0}
+        return self._identity() | {"changes": self._stream.changes} | position
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a `Sampler` or of `readers.state()`, of any ranks and batch size.
+
+        Raises:
+            ValueError: it is damaged, or of another stream.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping, not {state!r:.80}")
+        for name, value in self._identity().items():
+            if (saved := state.get(name)) != value:
+                here = f"{name} {saved!r:.90}, and here it is {value!r:.90}"
+                raise ValueError(f"the state was made with {here}: give the same arguments")
+        epoch, given = state.get("epoch", -1), state.get("given", -1)
+        require_integer("state", "epoch", epoch, range(2**31))
+        require_integer("state", "given", given, range(self._stream.epoch_size))
+        self._stream = self._stream.changed(state.get("changes"))
+        self._taken, self._rest = [0], self._left(epoch, given)
+
+    def _identity(self) -> dict[str, Any]:
+        return {"version": 1, "samples": self._samples, "stream": self._stream.describe(0)}
+
+    def _left(self, epoch: int, given: int) -> StreamRest:
+        size, world = self._stream.epoch_size, self.num_replicas
+        began, batch_size = self._options, self._batch_size
+        return StreamRest(
+            size=size, began=began, epoch=epoch, given=given, world=world, batch_size=batch_size
+        )
+
+    def _batches(self, rest: StreamRest) -> int:
+        left = rest.size - rest.given
+        return left // self._wide if self._last == "drop" else -(-left // self._wide)
+
+    def _next(self) -> StreamRest:
+        done = self._taken[0] >= self._batches(self._rest)
+        return self._left(self._rest.epoch + 1, 0) if done else self._rest
+
+    def _indices(self, rest: StreamRest, taken: list[int], count: int) -> Iterator[int]:
+        same, size = rest.same, self._batch_size
+        order = StreamOrder(self._stream, size, self._options, rest if same is None else None)
+        start = rest.start if same is None else same
+        for number in range(self._batches(rest)):
+            batch = order.batch(start + number)[: count - number * size].tolist()
+            yield from batch[:-1]
+            taken[0] = number + 1  # before the last one, as nobody may ask after it
+            yield from batch[-1:]
+
+
+def _data_set(samples: int | DataSet) -> DataSet:
+    return samples if isinstance(samples, DataSet) else DataSet(samples)

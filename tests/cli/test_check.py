@@ -1,0 +1,128 @@
+"""`python -m dali_storage check`, and what takes its list."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import wave
+
+import pytest
+from PIL import Image
+
+from dali_storage import readers
+from dali_storage.cli import check, index
+from dali_storage.contract.errors import SampleReplaced
+from dali_storage.samples import index_file
+from tests.kit.parity import build
+from tests.loaders.test_bad_images import jpeg
+
+BAD = {
+    "cut.jpg": "JPEG: cut short (no EOI)",
+    "empty.png": "it is empty",
+    "gone.jpg": "No such file or directory",
+    "page.jpg": "it is of no known format",
+}
+
+
+def sound(frames):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1), out.setsampwidth(2), out.setframerate(8000)
+        out.writeframes(bytes(2 * frames))
+    return file.getvalue()
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two classes, the first with 70 whole images, the second with bad ones among whole ones."""
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    (tmp_path / "set" / "b").mkdir()
+    for number in range(70):
+        (tmp_path / "set" / "a" / f"{number:02}.jpg").write_bytes(jpeg(number))
+    second = tmp_path / "set" / "b"
+    (second / "cut.jpg").write_bytes(jpeg(1)[:-2])
+    (second / "empty.png").touch()
+    (second / "gone.jpg").symlink_to("/nowhere")
+    (second / "page.jpg").write_text("<html>")
+    (second / "spoiled.jpg").write_bytes(jpeg(1, spoiled=True))
+    Image.new("RGB", (1, 1)).save(second / "tiny.png")
+    (second / "silent.wav").write_bytes(sound(0))
+    (second / "whole.wav").write_bytes(sound(100))
+    return tmp_path / "set"
+
+
+def reasons(text, is_full=os.path.isabs):
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [*map(list, lines)] == [["index", "path", "reason"]] * len(lines)
+    assert all(is_full(line["path"]) for line in lines)
+    return {os.path.basename(line["path"]): line["reason"] for line in lines}
+
+
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_bad_samples_are_listed_and_the_status_is_1(root, jobs, capfd):
+    assert check.main([str(root), "--jobs", jobs, "-o", str(root / "bad")]) == 1
+    assert reasons((root / "bad").read_text()) == BAD
+    assert capfd.readouterr().err == "4 of 78 samples are bad\n"
+
+
+def test_decoding_finds_more_and_tells_what_is_unusual(root, tmp_path, capfd):
+    listed = tmp_path / "bad.jsonl"
+    assert check.main([str(root), "--decode", "--jobs", "2", "-o", str(listed)]) == 1
+    found = reasons(listed.read_text())
+    assert found.pop("spoiled.jpg").startswith("fn.decoders.image fails: ")
+    assert found == BAD
+    told = capfd.readouterr().err
+    assert "an image of 1x1: " + repr(str(root / "b" / "tiny.png")) in told
+    assert "sound without samples: " + repr(str(root / "b" / "silent.wav")) in told
+    assert told.count("not bad, but") == 2
+
+    made = tmp_path / "good.idx"
+    assert index.main([str(root), "-o", str(made), "--exclude", str(listed)]) == 0
+    assert len(index_file.CatalogFile(made).catalog()) == 78 - 5
+    assert check.main([str(made), "--decode", "-o", str(listed)]) == 0
+    assert listed.read_text() == ""
+
+
+def test_objects_that_are_gone_replaced_or_cut_are_listed_and_replaced(server, tmp_path, capfd):
+    for number in range(12):
+        data = jpeg(number)[:-2] if number == 4 else jpeg(number)
+        server.put(f"bucket/train/c/{number:02}.jpg", data)
+    made, listed = str(tmp_path / "x.idx"), tmp_path / "bad"
+    options = ["--backend-option", "endpoint=" + server.url, "anonymous=true"]
+    assert index.main(["s3://bucket/train", "-o", made, *options]) == 0
+    server.put("bucket/train/c/03.jpg", jpeg(99))
+    server.delete("bucket/train/c/05.jpg")
+    for root, bad in ((made, ["03", "04", "05"]), ("s3://bucket/train", ["04"])):  # as it is now
+        assert check.main([root, "-o", str(listed), *options]) == 1
+        found = reasons(listed.read_text(), lambda path: path.startswith("s3://bucket/train/c/"))
+        assert [*found] == [name + ".jpg" for name in bad]
+        assert found["04.jpg"] == "JPEG: cut short (no EOI)"
+
+    arguments = {"file_root": made, "on_error": "replace", "check": True}
+    arguments["backend_options"] = {"endpoint": server.url, "anonymous": True}
+    pipeline = build(readers.file, 12, {}, name="R", **arguments)
+    with pytest.warns(SampleReplaced):
+        pipeline.run()
+    assert sorted(it for it, *_ in readers.replaced(pipeline, "R")) == [3, 4, 5]
+
+
+def test_the_command_and_its_filters(root):
+    command = [sys.executable, "-m", "dali_storage", "check", str(root), "--dir-filters", "a"]
+    done = subprocess.run([*command, "-o", root / "bad"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, (root / "bad").read_text()) == (0, "", "")
+    assert done.stderr == "0 of 70 samples are bad\n"  # no bar off a terminal
+
+
+@pytest.mark.parametrize("given", ["nowhere", "bad.tar", "s3://user:word@bucket/x"])
+def test_what_cannot_be_checked_is_an_error_and_no_list_is_written(given, tmp_path, capsys):
+    (tmp_path / "bad.tar").write_bytes(bytes(1024))
+    given = given if "://" in given else str(tmp_path / given)
+    assert check.main([given, "-o", str(tmp_path / "list")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "list").exists()
+
+
+def test_no_jobs_are_refused(root):
+    with pytest.raises(SystemExit):
+        check.main([str(root), "-o", str(root / "bad"), "--jobs", "0"])

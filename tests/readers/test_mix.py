@@ -1,0 +1,450 @@
+"""Mixtures, weights and own orders in pipelines of DALI. tests/order has their arithmetic."""
+
+import json
+import warnings
+from collections import Counter
+from fractions import Fraction
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+
+from dali_storage import readers
+from dali_storage.loaders import Loader, Shard
+from tests.kit.parity import build, of_containers
+from tests.kit.tiers import by_tier
+
+pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
+
+SIZES = {"a": 70, "b": 9}
+SIZE = sum(SIZES.values())
+WEIGHTS = {"a": 0.7, "b": 0.3}
+BOUND = Fraction(168, 100)
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    """Files that hold their own names, in two classes that both sources have, and one of each."""
+    made = {}
+    for source, size in SIZES.items():
+        made[source] = tmp_path_factory.mktemp("mix") / source
+        for number in range(size):
+            folder = made[source] / ("cats", "dogs", f"of_{source}")[number % 3]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number:03}.bin").write_text(f"{source}{folder.name}/{number:03}.bin")
+    return made
+
+
+@pytest.fixture
+def mixed(roots):
+    """Makes pipelines of data, label, index and source."""
+
+    def make(rank=0, world=1, batch=4, options=None, **arguments):
+        sources = {
+            name: {"file_root": root, "file_filters": "*.bin"} for name, root in roots.items()
+        }
+        shard = {"shard_id": rank, "num_shards": world, "pad_last_batch": True, "name": "R"}
+        given = {"labels": "own", "weights": WEIGHTS, "return_index": True, "return_source": True}
+        options = {"enable_checkpointing": True} | (options or {})
+        return build(readers.mix, batch, options, sources=sources, **shard | given | arguments)
+
+    return make
+
+
+def given(pipeline, batches):
+    """The samples of some batches: name, label, index, source."""
+    found = []
+    for _ in range(batches):
+        data, *numbers = pipeline.run()
+        names = [bytes(np.asarray(data[at])).decode() for at in range(len(data))]
+        found += zip(names, *(each.as_array().ravel().tolist() for each in numbers), strict=True)
+    return found
+
+
+def indices(pipeline, batches):
+    return [index for _, _, index, _ in given(pipeline, batches)]
+
+
+def through_json(pipelines):
+    one, *others = [json.dumps(readers.state(each, "R")) for each in pipelines]
+    assert set(others) <= {one}
+    return json.loads(one)
+
+
+def test_each_source_has_its_share_and_each_pass_each_sample_once(mixed, roots):
+    pipeline = mixed(pad_last_batch=False)
+    catalog = readers.catalog(pipeline, "R")
+    seen = given(pipeline, 100)
+    counts = Counter()
+    for position, (name, label, index, source) in enumerate(seen, 1):
+        assert catalog.path(index) == bytes(roots[name[0]] / name[1:])
+        assert name[0] == "ab"[source]
+        assert ["cats", "dogs", f"of_{name[0]}"][label] == name[1:].split("/")[0]
+        counts[name[0]] += 1
+        for each, weight in WEIGHTS.items():
+            assert abs(counts[each] - position * Fraction(repr(weight))) <= BOUND
+    for source, size in SIZES.items():
+        names = [name for name, *_ in seen if name[0] == source]
+        passes = [names[start : start + size] for start in range(0, len(names), size)]
+        assert all(len({*each}) == len(each) for each in passes)
+        assert len({*map(tuple, passes)}) == len(passes)
+        count = len(names)
+        assert readers.progress(pipeline, "R")[source] == (count, count // size)
+
+
+def iterated(pipelines, policy, steps):
+    """So many steps of iterators of all ranks: the indices of each, and where epochs ended."""
+    names = ["data", "label", "index", "source"]
+    options = {"reader_name": "R", "last_batch_policy": policy, "auto_reset": True}
+    iterators = [pytorch.DALIGenericIterator(each, names, **options) for each in pipelines]
+    found = []
+    for _ in range(steps):
+        batches = [next(each, None) for each in iterators]
+        assert len({batch is None for batch in batches}) == 1  # all ranks end together
+        if batches[0] is None:
+            found.append(None)
+        else:
+            found.append(
+                [index for (batch,) in batches for index in batch["index"].ravel().tolist()]
+            )
+    return found
+
+
+@pytest.mark.parametrize("policy", LastBatchPolicy.__members__.values())
+def test_iterators_of_all_ranks_end_together(mixed, policy):
+    whole = indices(mixed(batch=1), 2 * SIZE)
+    found = iterated([mixed(rank, 3) for rank in range(3)], policy, 14)
+    assert [at for at, each in enumerate(found) if each is None] == (
+        [6, 13] if policy == LastBatchPolicy.DROP else [7]
+    )
+    epoch = [*chain(*islice(found, 6))]
+    assert sorted(epoch) == sorted(whole[: len(epoch)])
+    if policy == LastBatchPolicy.PARTIAL:
+        assert sorted(epoch + found[6]) == sorted(whole[:SIZE])
+
+
+def test_any_number_of_ranks_goes_on(mixed):
+    """Also after the weights were changed while running."""
+    stream = mixed(batch=1)
+    assert readers.set_weights(stream, "R", {"a": 1, "b": 3}, at=200) == 200
+    whole, position, state = indices(stream, 400), 0, None
+    for world, batch, steps in ((1, 8, 7), (3, 8, 5), (2, 5, 9), (4, 4, 4), (1, 16, 6)):
+        made = [mixed(rank, world, batch, resume=state) for rank in range(world)]
+        if state is None:
+            readers.set_weights(made[0], "R", {"a": 1, "b": 3}, at=200)
+        for step in filter(None, iterated(made, LastBatchPolicy.PARTIAL, steps)):
+            assert sorted(step) == sorted(whole[position : position + len(step)])
+            position += len(step)
+        state = through_json(made)
+    assert position > 300
+    assert state["changes"] == [[200, [1, 3]]]
+
+
+def test_a_checkpoint_keeps_weights_that_were_set(mixed):
+    first, schedule = mixed(), [(0, {"a": 0, "b": 1}), (10, WEIGHTS), (60, {"a": 1, "b": 0})]
+    first = mixed(weights=None, schedule=schedule)
+    given(first, 3)
+    assert readers.set_weights(first, "R", {"a": 1, "b": 1}) == 16  # a batch is ahead of the user
+    checkpoint = first.checkpoint()
+    expected = given(first, 30)
+    again = mixed(weights=None, schedule=schedule, options={"checkpoint": checkpoint})
+    assert given(again, 30) == expected
+    sources = [source for *_, source in expected]
+    assert abs(sum(sources[4:]) - Fraction(len(sources) - 4, 2)) <= 2 * BOUND  # forgets the 60
+
+
+def test_weights_change_only_what_was_not_taken(mixed):
+    whole = indices(mixed(), 30)
+    pipeline = mixed(prefetch_queue_depth=5)
+    assert indices(pipeline, 6) == whole[:24]
+    with pytest.raises(ValueError, match=r"at must be at least 28, not 27: DALI has taken"):
+        readers.set_weights(pipeline, "R", {"a": 0, "b": 1}, at=27)
+    assert readers.set_weights(pipeline, "R", {"a": 0, "b": 1}, at=50) == 50
+    later = given(pipeline, 24)
+    assert [index for _, _, index, _ in later[:26]] == whole[24:50]
+    assert {source for *_, source in later[26:]} == {1}
+
+
+def test_a_loader_sets_weights_and_keeps_them_when_it_is_made_anew(mixed, roots):
+    def make(checkpoint, shard_id, num_shards):
+        return mixed(shard_id, num_shards, options={"checkpoint": checkpoint})
+
+    with (
+        Loader(make, to="numpy", reader_name="R") as loader,
+        Loader(make, to="numpy", reader_name="R") as other,
+    ):
+        assert len(loader) == 20
+        it = iter(loader)
+        begun = [next(it) for _ in range(3)]
+        at = loader.set_weights({"a": 0, "b": 1})
+        assert [set(sources.ravel().tolist()) for *_, sources in it][-10:] == [{1}] * 10
+        other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        assert {*chain(*(sources.ravel().tolist() for *_, sources in other))} == {1}
+        assert len(begun) * 4 <= at <= 24
+        state = other.state_dict()
+        loader._supply._batches.sound = False  # as after a failed operator
+        for _ in range(2):
+            with pytest.raises(ValueError, match="readers"):
+                loader.load_state_dict(state | {"readers": {}})
+        assert {*chain(*(sources.ravel().tolist() for *_, sources in loader))} == {1}
+
+
+@pytest.mark.parametrize("last_batch", ["partial", "drop", "pad"])
+@pytest.mark.parametrize("taken", range(3))
+def test_loaders_of_all_ranks_set_weights_at_one_position(mixed, last_batch, taken):
+    """With "partial" the last batch of an epoch is for one of two ranks only."""
+
+    def loader(rank):
+        def make(checkpoint, shard_id, num_shards):
+            options = {"checkpoint": checkpoint}
+            return mixed(shard_id, num_shards, 2, options=options, epoch_size=9)
+
+        shard = Shard(rank, 2)
+        return Loader(make, to="numpy", reader_name="R", last_batch=last_batch, shard=shard)
+
+    with loader(0) as one, loader(1) as other:
+        places = set()
+        for each in (one, other):
+            [*islice(each, taken)]
+            places.add(each.set_weights({"a": 0, "b": 1}))
+        assert len(places) == 1
+
+
+def test_a_loader_sets_the_weights_of_all_its_readers(roots):
+    sources = {name: {"file_root": root, "file_filters": "*.bin"} for name, root in roots.items()}
+
+    def make(checkpoint, **shard):
+        def define(**given):
+            return [readers.mix(sources, labels="own", name=name, **given)[1] for name in "RS"]
+
+        options = {"enable_checkpointing": True, "checkpoint": checkpoint}
+        return build(define, 4, options, pad_last_batch=True, **shard)
+
+    with Loader(make, to="numpy", reader_name="R") as loader:
+        loader.set_weights({"a": 1, "b": 9})
+        changes = loader._supply.batches().changes
+        assert changes["R"] == changes["S"] != []
+
+
+@pytest.mark.parametrize("reader", ["webdataset", "tfrecord", "mxnet"])
+def test_containers_are_mixed(reader, tmp_path):
+    sources, common = {}, {}
+    for name, counts in (("a", [5]), ("b", [3])):
+        (tmp_path / name).mkdir()
+        arguments = of_containers(reader, tmp_path / name, counts)
+        own = ("paths", "index_paths", "path", "index_path")
+        sources[name] = {key: value for key, value in arguments.items() if key in own}
+        common = {key: value for key, value in arguments.items() if key not in own}
+
+    def define(**arguments):
+        found = readers.mix(
+            sources, reader=reader, format_options=common, return_source=True, **arguments
+        )
+        if reader == "tfrecord":
+            found = (found[0]["n"], *found[1:])
+        return found[-2], found[-1]
+
+    build(lambda: readers.mix(sources, reader=reader, format_options=common), 1, {})
+    pipeline = build(define, 8, {})
+    outputs = [
+        [each.as_array().ravel().astype(int).tolist() for each in pipeline.run()] for _ in "12"
+    ]
+    for numbers, owners in outputs:  # each pass of both is in one batch, as they are mixed by size
+        pairs = sorted(zip(owners, numbers, strict=True))
+        assert pairs == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)]
+    assert outputs[0] != outputs[1]
+
+
+def test_labels_are_joint_or_own(mixed):
+    names = ["cats", "dogs", "of_a", "of_b"]
+    for name, label, *_ in given(mixed(labels="joint"), 20):
+        assert names[label] == name[1:].split("/")[0]
+    with pytest.warns(UserWarning, match="sources share labels, such as 0, 1, 2;"):
+        mixed(labels=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mixed(labels="own")
+
+
+# --- One data set ---
+
+
+def labelled(**arguments):
+    """A pipeline of the indices of 10 samples with label 3, 6 with label 7 and 2 with label 9."""
+    files = [__file__] * 18
+    labels = [3] * 5 + [7] * 6 + [3] * 5 + [9] * 2
+
+    def define(**more):
+        return readers.file(files=files, labels=labels, return_index=True, **more)[2]
+
+    pad = {"pad_last_batch": True, "name": "R", "backend": "memory"}
+    return build(define, 3, {}, **pad | arguments)
+
+
+def taken(pipeline, samples):
+    return [*chain(*(pipeline.run()[0].as_array().ravel().tolist() for _ in range(samples // 3)))]
+
+
+@pytest.mark.parametrize(
+    ("weights", "counts"),
+    [
+        ("balanced", [60, 60, 60]),
+        (
+            "sqrt",
+            [
+                180 * (size / 18) ** 0.5 / (10**0.5 + 6**0.5 + 2**0.5) * 18**0.5
+                for size in (10, 6, 2)
+            ],
+        ),
+        ({3: 1, 7: 0, 9: 2}, [60, 0, 120]),
+        ([1] * 5 + [0] * 6 + [3] * 5 + [2] * 2, [20 * 180 / 24, 0, 4 * 180 / 24]),
+    ],
+)
+def test_classes_and_samples_have_weights(weights, counts):
+    found = Counter(taken(labelled(weights=weights), 180))
+    groups = [[*range(5), *range(11, 16)], range(5, 11), range(16, 18)]
+    for group, count in zip(groups, counts, strict=True):
+        assert (
+            abs(sum(found[index] for index in group) - count) <= 10
+        )  # samples: a draw in ten passes
+        if not isinstance(weights, list):
+            assert abs(sum(found[index] for index in group) - count) <= BOUND
+            assert max(found[index] for index in group) - min(found[index] for index in group) <= 1
+
+
+@pytest.mark.parametrize(
+    ("epoch_size", "size"), [(None, 18), (7, 7), ("largest", 28), ("smallest", 5)]
+)
+def test_an_epoch_is_a_number_of_positions(epoch_size, size):
+    pipeline = labelled(weights="balanced", epoch_size=epoch_size)
+    assert pipeline.reader_meta("R")["epoch_size"] == size
+    whole = taken(labelled(weights="balanced", epoch_size=3000), 90)
+    epochs = -(-size // 3)
+    found = taken(pipeline, 3 * epochs * 2)
+    padded = [found[:size], found[3 * epochs : 3 * epochs + size]]
+    assert padded == [whole[:size], whole[size : 2 * size]]
+
+
+def test_an_own_order_is_dealt_out(mixed):
+    order = [17, 3, 3, 0, 5, 8, 1]
+    assert taken(labelled(order=order), 9) == [*order, 1, 1]
+    pipeline = labelled(order=lambda epoch: np.roll(order, epoch))
+    assert pipeline.reader_meta("R")["epoch_size"] == 7
+    assert taken(pipeline, 18)[9:] == [1, *order[:-1], 8, 8]
+    state = readers.state(pipeline, "R")
+    assert taken(labelled(order=lambda epoch: np.roll(order, epoch), resume=state), 6) == [
+        8,
+        1,
+        *order[:4],
+    ]
+    with pytest.raises(ValueError, match=r"CRC-32 .*, and here .*same weights, order"):
+        labelled(order=order, resume=state).run()
+
+
+SOURCE = {"files": [__file__] * 3}
+TWO = {"a": SOURCE, "b": SOURCE}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"weights": {"a": 1}},
+            "weights must be for each of 'a', 'b'; it lacks 'b'",
+        ),
+        (
+            {"weights": {"a": -1, "b": 1}},
+            "a weight must be a finite number of at least 0, not -1 of 'a'",
+        ),
+        ({"weights": {"a": float("nan"), "b": 1}}, "not nan of 'a'"),
+        ({"weights": {"a": "much", "b": 1}}, "not 'much' of 'a'"),
+        ({"weights": {"a": 0, "b": 0}}, "all weights are 0"),
+        (
+            {"weights": {"a": 1, "b": 1}, "schedule": [(0, {"a": 1, "b": 1})]},
+            "cannot both be given",
+        ),
+        ({"schedule": [(3, {"a": 1, "b": 1})]}, "schedule must begin at position 0"),
+        ({"epoch_size": 0}, "epoch_size must be at least 1, not 0"),
+        ({"epoch_size": 2, "num_shards": 3}, "epoch_size must be at least num_shards, 3, not 2"),
+        ({"labels": "mine"}, "labels must be 'own' or 'joint', not 'mine'"),
+        ({"labels": "joint"}, "source 'a' has no class names"),
+        ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
+        ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
+        ({"order": [1]}, "order is of one data set"),
+        ({"reader": "files"}, "reader must be one of file, mxnet"),
+        ({"sources": []}, "sources must be a mapping"),
+        ({"sources": {"a": SOURCE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
+        ({"sources": {"a": {"path": "x"}}, "reader": "tfrecord"}, "format_options needs features"),
+        ({"sources": {"a": {}}, "reader": "webdataset"}, "source 'a' needs paths"),
+        ({"format_options": {"ext": "jpg"}}, "format_options has no argument 'ext'"),
+        ({"sources": TWO | {"c": {"files": ["s3://b/k"]}}}, "only 'c' has URLs"),
+        ({"sources": {"a": SOURCE | {"weights": [1, 2]}}}, "source 'a': weights: 2 numbers for 3"),
+        ({"sources": {"a": SOURCE | {"weights": "even"}}}, "weights must be 'balanced', 'sqrt'"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_bad_arguments_of_mixtures_are_refused(arguments, message):
+    arguments = {"sources": TWO, "labels": "own"} | arguments
+    with pytest.raises((ValueError, TypeError)) as caught:
+        build(readers.mix, 2, {}, **arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": "often"}, "weights must be 'balanced', 'sqrt'"),
+        ({"weights": {3: 1, 7: 1}}, "weights must be for each of 3, 7, 9; it lacks 9"),
+        ({"weights": [1, 2]}, "weights: 2 numbers for 18 samples"),
+        ({"weights": "balanced", "order": [1]}, "weights and order cannot both be given"),
+        ({"order": [18]}, "order has the index 18, of 18 samples"),
+        (
+            {"weights": "balanced", "shuffle_after_epoch": True},
+            "shuffle_after_epoch=True and weights",
+        ),
+        (
+            {"weights": "balanced", "stick_to_shard": True},
+            "stick_to_shard=True and weights exclude",
+        ),
+        ({"epoch_size": 1.5}, "epoch_size must be an integer"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_bad_orders_are_refused(arguments, message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        labelled(**arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "message"),
+    [
+        ({"weights": "balanced"}, {}, "weights {3: 1, 7: 1, 9: 1}"),
+        ({}, {"weights": "balanced"}, "the order: DALI's"),
+        ({"weights": "balanced"}, {"weights": "balanced", "epoch_size": 9}, "epoch_size 9"),
+        ({"weights": "balanced"}, {"weights": "balanced", "seed": 4}, "seed 4"),
+    ],
+)
+def test_a_state_of_another_stream_is_refused(saved, resumed, message):
+    first = labelled(**saved)
+    taken(first, 3)
+    with pytest.raises(ValueError, match="give the reader the same weights, order") as caught:
+        labelled(**resumed, resume=readers.state(first, "R")).run()
+    assert message in str(caught.value)
+
+
+def test_a_reader_without_weights_has_none_to_set():
+    for call in (
+        lambda it: readers.set_weights(it, "R", {"a": 1}),
+        lambda it: readers.progress(it, "R"),
+    ):
+        with pytest.raises(ValueError, match=r"R.*: it has no weights of sources or labels"):
+            call(labelled())
+
+
+def test_labels_of_classes_are_set_while_running():
+    pipeline = labelled(weights={3: 1, 7: 1, 9: 0})
+    taken(pipeline, 6)
+    readers.set_weights(pipeline, "R", {3: 0, 7: 0, 9: 1})
+    assert {*taken(pipeline, by_tier(12, 60))[6:]} == {16, 17}
