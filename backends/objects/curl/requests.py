@@ -35,14 +35,18 @@ if TYPE_CHECKING:
 _REMEDY = "leave it out, or set transport='obstore'"
 _CHANGING = "AWS_SKIP_SIGNATURE", "AWS_REQUEST_PAYER", "AWS_S3_EXPRESS"  # what obstore sends
 _TAG = re.compile(rb"\r\netag: *([^\r]*)", re.I)
-_WHOLE = re.compile(rb"\r\ncontent-range: *bytes [0-9-]+/([0-9]+)", re.I)
+_RANGE = re.compile(rb"\r\ncontent-range: *bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.I)
 
 _CLOSED = 18, 52, 55, 56  # libcurl's codes: of a connection that was closed too early,
-_TOO_LONG, _LATE = 23, 28  # of a body that has no room, and of a request that took too long
+_TOO_LONG, _LATE = 23, 28  # of a body that has no room, of a request that took too long,
+_UNREACHABLE, _UNTRUSTED = (6, 7, 35), 60  # without a connection, and of a certificate
 
 
 class AskObstore(Exception):  # noqa: N818  (no failure of the store)
-    """Obstore knows what to do with this answer, or what to say."""
+    """Obstore knows what to do with this answer, or what to say.
+
+    Its text is a word of _CAUSES in ../errors.py; without, the next request may well succeed.
+    """
 
 
 class Bucket(NamedTuple):
@@ -173,18 +177,25 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
     if status >= 400 and code in (0, _TOO_LONG):
         raise AnswerError.of_status(status, body)
     whole = piece.length == piece.size
-    if code not in (0, _TOO_LONG) or status not in (200, 206) or (whole and status == 206):
+    if code in _UNREACHABLE:
         raise AskObstore
-    total = None if whole else _WHOLE.search(head)
-    if not (whole or total):
+    if code == _UNTRUSTED or 300 <= status < 400:
+        raise AskObstore("InvalidCertificate" if code == _UNTRUSTED else "Redirected")
+    ranged = status == 206 or b"\r\ncontent-range:" in head.lower()
+    if code not in (0, _TOO_LONG) or status not in (200, 206) or (whole and ranged):
+        raise AskObstore("NotUnderstood")
+    part = _RANGE.search(head)
+    if not whole and (status != 206 or not part):
         raise AnswerError("NotPartial")
     tag = match[1] if piece.version and (match := _TAG.search(head)) else b""
     version = tag if tag.endswith(b'"') or not tag else b'"%s"' % tag
     if not (whole and tag and version == piece.version):
-        found = int(total[1]) if total else size
+        found = int(part[3]) if part else size
         compare(piece.url, (found, version), (piece.size, piece.version))
+    if part and (int(part[1]), int(part[2]) + 1) != (piece.start, piece.start + piece.length):
+        raise AnswerError("WrongRange")
     if code or size != piece.length:
-        raise ShortBodyError.of(size + bool(code), piece.length)
+        raise ShortBodyError.of(size, piece.length)
 
 
 def _signer(

@@ -3,7 +3,7 @@
 import errno
 import random
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ import pytest
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects.curl import libcurl, requests
 from dali_storage.backends.objects.curl.network import Network
+from dali_storage.backends.objects.versions import ObjectPart
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, make_batch, read
@@ -77,6 +78,32 @@ def test_certificates_are_verified(certificate, trusted, monkeypatch):
                 read(reader, np.array([0]), listed)
             assert caught.value.errno == (errno.ENOENT if trusted else errno.EPROTO)
             assert ("libcurl" in repr(reader).partition("(")[0]) is trusted
+
+
+@pytest.mark.parametrize(
+    ("status", "range_", "length", "says"),
+    [
+        (206, "bytes 100-199/1000", 100, ""),
+        (206, "bytes 0-99/1000", 100, "WrongRange"),
+        (206, "bytes 100-200/1000", 100, "WrongRange"),
+        (206, "bytes 100-199/*", 100, "NotPartial"),
+        (206, "", 100, "NotPartial"),
+        (200, "bytes 100-199/1000", 100, "NotPartial"),
+        (206, "bytes 100-199/1001", 100, "replaced"),
+        (200, "", 1000, ""),
+        (200, "bytes 0-999/1000", 1000, "NotUnderstood"),
+        (206, "bytes 0-999/1000", 1000, "NotUnderstood"),
+        (206, "", 1000, "NotUnderstood"),
+        (302, "", 1000, "Redirected"),
+    ],
+)
+def test_bytes_are_only_taken_from_an_answer_that_says_they_are_what_was_asked_for(
+    status, range_, length, says
+):
+    piece = ObjectPart(b"s3://data/k", (None, "k"), b'"t"', 1000, 100 * (length < 1000), length)
+    head = f'HTTP/1.1 {status} X\r\nETag: "t"' + f"\r\nContent-Range: {range_}" * bool(range_)
+    with pytest.raises(Exception, match=says) if says else nullcontext():
+        requests.check(piece, 0, status, head.encode(), length, b"")
 
 
 # --- what it does not do, and what is missing -----------------------------------------------------
