@@ -68,6 +68,7 @@ class Call(Generic[Item, Answer]):
     flying: dict[int, Any] = field(default_factory=dict)
     landed: dict[int, None] = field(default_factory=dict)  # that have ended, of these
     failed: dict[int, BaseException] = field(default_factory=dict)
+    began: dict[int, float] = field(default_factory=dict)  # when libcurl first asked for them
     kept: list[Any] = field(default_factory=list)  # memory that it reads
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
@@ -168,8 +169,14 @@ class RequestPool:
         for _ in range(self.most):
             self.permits.put(None)
 
-    def ask_again(self, call: Call[Any, Any], position: int, error: BaseException | None) -> None:
-        """Have a thread ask for what libcurl could not have; `error` counts as its first try."""
+    def ask_again(
+        self, call: Call[Any, Any], position: int, began: float, error: BaseException | None
+    ) -> None:
+        """Have a thread ask for what libcurl could not have, and has asked for since `began`.
+
+        `error` counts as its first try.
+        """
+        call.began[position] = began
         if error:
             call.failed[position] = error
         self._queue.put((call, position))
@@ -296,7 +303,8 @@ class RequestPool:
     def _ask(self, call: Call[Any, Any], position: int) -> Any:
         """Ask until there is an answer, or an error that stays, or it is not needed any more."""
         thread, pause = threading.get_ident(), _FIRST_PAUSE
-        call.started[position] = began = time.monotonic()
+        call.started[position] = now = time.monotonic()
+        began = call.began.pop(position, now)
         try:
             while position in call.pending:
                 asked = time.monotonic()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ....contract._types import IntArray
 from ....contract.errors import BackendUnavailable
+from ..errors import AnswerError
 from ..store import Stores, split
 from . import libcurl
 from .network import Handle, Network
@@ -19,11 +22,20 @@ if TYPE_CHECKING:
 _FAR_US, _JUDGED = 10_000, 500  # none of so many answers has begun so early
 
 
+@dataclass(slots=True)
+class _Place:
+    """A bucket or web server: how libcurl asks it, or why obstore does."""
+
+    bucket: Bucket | None = None
+    reason: str = ""  # not empty: it is left to obstore for good
+    waits: list[int] = field(default_factory=list)  # µs until answers began
+
+
 class Curl:
     """Asks for pieces by libcurl, if they have a version that If-Match takes, or need none.
 
-    Unless it is required, it leaves stores to obstore that are far away, where one thread is no
-    faster: some answers wait while it works on others.
+    Unless it is required, it leaves stores to obstore that it cannot read, or that are far away,
+    where one thread is no faster: some answers wait while it works on others.
     """
 
     def __init__(self, stores: Stores, pool: RequestPool, *, required: bool) -> None:
@@ -34,15 +46,19 @@ class Curl:
         """
         settings, self._headers = client_settings(stores.client)
         self._stores, self._pool, self._required = stores, pool, required
-        self._buckets: dict[int, Bucket | None] = {}  # by the id of obstore's store
+        self._places: dict[bytes, _Place] = {}  # by scheme and bucket
         self._network = Network(pool, settings)
-        self._waits: list[int] = []
-        self._worked = self._left = False
-        self._reason = ""  # why obstore is asked
         pool.share(self)
 
     def __str__(self) -> str:
-        return f"obstore ({self._reason})" if self._reason else self._network.library.name
+        left = {root: it.reason for root, it in self._places.copy().items() if it.reason}
+        name = self._network.library.name
+        if not left:
+            return name
+        reason = "; ".join({*left.values()})
+        if len(left) == len(self._places):
+            return f"obstore ({reason})"
+        return f"{name}, and obstore for {os.fsdecode(b', '.join(left))} ({reason})"
 
     def send(self, call: Call[ObjectPart, Any], addresses: IntArray) -> list[int]:
         """Have pieces written to their addresses. Returns the positions of those left to obstore.
@@ -51,17 +67,20 @@ class Curl:
             BackendUnavailable: libcurl is required, and cannot ask for one.
             OSError, RuntimeError: see `Network.send()`.
         """
-        sent: dict[int, list[int]] = {}
+        sent: dict[bytes, list[int]] = {}
         left = []
         for position, piece in enumerate(call.items):
             strong = not piece.version or piece.version.startswith(b'"')
-            if strong and piece.length and self._bucket(piece):
-                sent.setdefault(id(piece.place[0]), []).append(position)
+            root = _root(piece.url)
+            if strong and piece.length and (root in sent or self._place(root, piece).bucket):
+                sent.setdefault(root, []).append(position)
             else:
                 left.append(position)
-        for number, positions in sent.items():
-            bucket = self._buckets[number]
-            assert bucket
+        for root, positions in sent.items():
+            bucket = self._places[root].bucket
+            if not bucket:  # another lane has just left it
+                left += positions
+                continue
             made = make_requests(bucket, [call.items[at] for at in positions], self._headers)
             call.kept.append(made.memory)
             columns = positions, made.urls, made.headers.tolist(), addresses[positions].tolist()
@@ -80,25 +99,29 @@ class Curl:
         position, settled = handle.position, False
         del call.flying[position], call.landed[position]
         if call.pending.pop(position, self) is None:  # else a thread was faster
+            place = self._places[_root(call.items[position].url)]
             try:
                 handle.settle()
                 self._pool.recent.append(handle.seconds)
-                settled = self._worked = True
+                settled = True
                 if not self._required:
                     wait = handle.number(libcurl.ANSWERING) - handle.number(libcurl.SENDING)
-                    self._waits.append(wait)
-                    if len(self._waits) == _JUDGED:
-                        if min(self._waits) > _FAR_US:
-                            self._leave("the store is far away")
-                        self._waits.clear()
-            except AskObstore:
-                if not self._worked:
-                    self._leave("what libcurl gets, only obstore understands")
+                    place.waits.append(wait)
+                    if len(place.waits) >= _JUDGED:
+                        if min(place.waits) > _FAR_US:
+                            place.reason, place.bucket = "the store is far away", None
+                        place.waits = []
+            except AskObstore as strange:
+                if strange.args and self._required:
+                    error = AnswerError(*strange.args)
+                elif strange.args:
+                    reason = "what libcurl gets, only obstore understands"
+                    place.reason, place.bucket = reason, None
             except Exception as failure:
                 error = failure
             if not settled:
                 call.pending[position] = None
-                self._pool.ask_again(call, position, error)
+                self._pool.ask_again(call, position, handle.began, error)
         self._network.put_back(handle)
         return settled
 
@@ -111,20 +134,20 @@ class Curl:
     def close(self) -> None:
         self._network.close()
 
-    def _leave(self, reason: str) -> None:
-        """Ask for nothing more."""
-        self._reason, self._left = reason, True
-
-    def _bucket(self, piece: ObjectPart) -> Bucket | None:
-        number = id(piece.place[0])
-        if self._left:
-            return None
-        if number not in self._buckets:
+    def _place(self, root: bytes, piece: ObjectPart) -> _Place:
+        if (place := self._places.get(root)) is None:
             scheme, name, _ = split(piece.url)
+            place = _Place()
             try:
-                self._buckets[number] = bucket_of(self._stores, scheme, name)
+                place.bucket = bucket_of(self._stores, scheme, name)
             except BackendUnavailable as error:
                 if self._required:
                     raise
-                self._buckets[number], self._reason = None, str(error).partition(";")[0]
-        return self._buckets[number]
+                place.reason = str(error).partition(";")[0]
+            place = self._places.setdefault(root, place)
+        return place
+
+
+def _root(url: bytes) -> bytes:
+    """What comes before the key: scheme and bucket."""
+    return url[: url.find(b"/", url.find(b"//") + 2)]

@@ -47,11 +47,47 @@ def test_bodies_of_all_sizes_are_right_and_requests_are_signed(server, catalog):
         assert not request.query
 
 
-def test_a_store_that_redirects_is_left_to_obstore(server, catalog):
-    server.fail("redirect", 3, f"{server.url}/data/03")
-    with ObjectStoreReader(catalog, transport="curl") as reader:
-        assert read(reader, np.array([3, 3]), catalog) == [CONTENTS[3]] * 2
-        assert "only obstore understands" in repr(reader)
+def test_a_bucket_that_redirects_is_left_to_obstore_for_good(server, catalog):
+    server.put("other/03", CONTENTS[3])
+    both = Catalog.from_names([b"s3://data/03", b"s3://other/03"], range(2))
+    both = replace(both, sizes=catalog.sizes[[3, 3]], versions=catalog.versions[[3, 3]])
+    with ObjectStoreReader(both) as reader:
+        assert read(reader, np.array([0, 1]), both) == [CONTENTS[3]] * 2
+        server.fail("redirect", 1, f"{server.url}/data/03", key="data/03")
+        for _ in range(3):
+            assert read(reader, np.array([0, 1]), both) == [CONTENTS[3]] * 2
+        assert "obstore for s3://data (what libcurl gets" in repr(reader)
+    by_libcurl = [it.key for it in server.log() if "user-agent" not in it.headers]
+    assert sorted(by_libcurl) == ["data/03"] * 2 + ["other/03"] * 4
+
+
+def test_libcurl_that_is_required_refuses_redirects_but_survives_refused_connections(
+    server, catalog, monkeypatch
+):
+    options = {"transport": "curl", "retry": 0}
+    server.fail("redirect", 1, f"{server.url}/data/03")
+    with ObjectStoreReader(catalog, **options) as reader:
+        with pytest.raises(OSError, match="follow the endpoint's redirects; set") as caught:
+            read(reader, np.array([3]), catalog)
+        assert caught.value.errno == errno.EREMOTE
+        assert read(reader, np.array([3]), catalog) == [CONTENTS[3]]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for transport in ("auto", "curl"):
+        with ObjectStoreReader(catalog, **options | {"transport": transport}) as reader:
+            with pytest.raises(ConnectionRefusedError):
+                read(reader, np.array([3]), catalog)
+            assert "by libcurl" in repr(reader)
+
+
+def test_stores_that_were_opened_again_are_not_mistaken_for_others(server):
+    contents = [b"1" * 5000, b"2" * 5000]
+    both = Catalog.from_names([b"s3://aaa/k", b"s3://bbb/k"], range(2))
+    both = publish(server.put, both, contents)
+    remote = ObjectStoreReader.remote()
+    with ObjectStoreReader.open(both, remote, transport="curl", check=False) as reader:
+        for order in np.random.default_rng(0).integers(0, 2, (30, 1)):
+            ObjectStoreReader.open(both, remote, transport="obstore").close()
+            assert read(reader, order, both) == [contents[order[0]]]
 
 
 @pytest.mark.parametrize("transport", ["auto", "curl"])
@@ -77,7 +113,7 @@ def test_certificates_are_verified(certificate, trusted, monkeypatch):
             with pytest.raises(OSError) as caught:
                 read(reader, np.array([0]), listed)
             assert caught.value.errno == (errno.ENOENT if trusted else errno.EPROTO)
-            assert ("libcurl" in repr(reader).partition("(")[0]) is trusted
+            assert "by libcurl" in repr(reader)
 
 
 @pytest.mark.parametrize(
