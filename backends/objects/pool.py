@@ -122,6 +122,7 @@ class RequestPool:
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
         self.hedged = 0  # requests that were made once more
         self._closed = False
+        self.cause: BaseException | None = None  # why libcurl's thread has ended
         self._closing = SimpleQueue[None]()  # has something when it is closed
 
     def run(
@@ -142,7 +143,7 @@ class RequestPool:
         their order, that cannot be had; it returns the error to be raised.
 
         Raises:
-            OSError: it is being closed (ECANCELED).
+            OSError: it is being closed (ECANCELED), or libcurl's thread has failed (EIO).
         """
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
@@ -187,6 +188,12 @@ class RequestPool:
         recent = sorted(self.recent.copy())
         return bool(recent) and recent[len(recent) // 2] > _QUICK
 
+    def refusal(self) -> OSError:
+        """Why nothing can be asked for any more. Raise it from `cause`."""
+        if self.cause is None:
+            return OSError(errno.ECANCELED, "the reader was closed")
+        return OSError(errno.EIO, "the thread of libcurl has failed; make a new reader")
+
     def cancel(self) -> None:
         """Have all `run()` fail at once. Nothing can be asked for after this."""
         self._closed = True
@@ -219,7 +226,7 @@ class RequestPool:
             if not self._closed:  # or nobody may ring
                 self._wait(call)
             if self._closed:
-                raise OSError(errno.ECANCELED, "the reader was closed")
+                raise self.refusal() from self.cause
             while call.answers:
                 position, answer = call.answers.popleft()
                 flight = call.flying.get(position)

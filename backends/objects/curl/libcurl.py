@@ -1,7 +1,7 @@
 """libcurl and the C library by ctypes: found, checked, and with the prototypes that are used.
 
 The calls that only set, take or tell something keep the interpreter lock: giving it up costs more
-than they do. https://curl.se/libcurl/c/ documents each.
+than they do. Those that end something may wait for a look-up of a name. https://curl.se/libcurl/c/ documents each.
 """
 
 import ctypes
@@ -15,7 +15,8 @@ from ....contract.errors import BackendUnavailable
 URL, HTTPHEADER, WRITEDATA, HEADERDATA = 10002, 10023, 10001, 10029
 NOSIGNAL, BUFFERSIZE, HTTP_VERSION, PROTOCOLS, NOPROXY = 99, 98, 84, 181, 10177
 TIMEOUT_MS, CONNECTTIMEOUT_MS, VERIFYPEER, VERIFYHOST = 155, 156, 64, 81
-CAINFO_BLOB, USERAGENT = 40309, 10018
+CAINFO_BLOB, CAPATH, USERAGENT = 40309, 10097, 10018
+QUICK_EXIT = 322  # of libcurl 7.87: look-ups of names that are under way are not waited for
 SIZE_DOWNLOAD, SENDING, ANSWERING = 0x600008, 0x600035, 0x600036  # bytes; µs
 MAXCONNECTS = 6  # of a multi handle
 
@@ -25,7 +26,7 @@ _REMEDY = "install libcurl 7.76 or newer with TLS (apt-get install libcurl4, or 
 
 
 class Blob(ctypes.Structure):
-    """curl_blob; with flags 1, libcurl copies it."""
+    """curl_blob; with flags 0, libcurl uses its memory."""
 
     _fields_ = (("data", c_char_p), ("size", c_size_t), ("flags", c_uint))
 
@@ -71,16 +72,16 @@ class Libcurl:
 
         easy, multi = c_void_p, c_void_p
         self.easy_init = prototype("curl_easy_init", result=c_void_p)
-        self.easy_cleanup = prototype("curl_easy_cleanup", easy, result=None)
+        self.easy_cleanup = prototype("curl_easy_cleanup", easy, of=free, result=None)
         self.set_long = prototype("curl_easy_setopt", easy, c_int, c_long)
         self.set_pointer = prototype("curl_easy_setopt", easy, c_int, c_void_p)
         self.set_bytes = prototype("curl_easy_setopt", easy, c_int, c_char_p)
         self.get_number = prototype("curl_easy_getinfo", easy, c_int, POINTER(c_longlong))
         self.multi_init = prototype("curl_multi_init", result=c_void_p)
         self.multi_set = prototype("curl_multi_setopt", multi, c_int, c_long)
-        self.multi_cleanup = prototype("curl_multi_cleanup", multi)
+        self.multi_cleanup = prototype("curl_multi_cleanup", multi, of=free)
         self.add = prototype("curl_multi_add_handle", multi, easy)
-        self.remove = prototype("curl_multi_remove_handle", multi, easy)
+        self.remove = prototype("curl_multi_remove_handle", multi, easy, of=free)
         said = POINTER(c_int)
         self.next_message = prototype("curl_multi_info_read", multi, said, result=c_void_p)
         self.wake = prototype("curl_multi_wakeup", multi)
@@ -90,13 +91,16 @@ class Libcurl:
             raise BackendUnavailable(f"{what} cannot be initialised", _REMEDY)
 
     def set(self, easy: int, option: int, value: Any) -> None:
-        """Set an option of a handle.
+        """Set an option of a handle. `value` must live as long as the handle; None: nothing.
 
         Raises:
             BackendUnavailable: libcurl does not take it.
         """
+        if value is None:
+            self.set_pointer(easy, option, None)  # some do not know what need not be cleared
+            return
         if option == CAINFO_BLOB:
-            blob = Blob(value, len(value), 1)
+            blob = Blob(value, len(value), 0)
             code = self.set_pointer(easy, option, ctypes.addressof(blob))
         else:
             setter = self.set_bytes if isinstance(value, bytes) else self.set_long

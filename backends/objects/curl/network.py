@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import errno
 import os
 import threading
 import time
@@ -26,6 +25,7 @@ _CLOSING = 3.0  # seconds
 _SMALL = 4096  # bytes: what is shorter is copied, as its place has no room for the text of an error
 _STAGING = 64 << 10  # bytes that libcurl takes from a connection at once
 _LONGEST_WAIT = 1000  # ms
+_KEPT = 4  # handles that wait to be used again, for each of the requests at once
 
 
 _running: WeakSet[Network] = WeakSet()
@@ -51,6 +51,7 @@ class Handle:
         self._heads, self._body = curl.open_stream(self._head, _SMALL, b"w"), 0
         self._number = c_longlong()
         library.set_pointer(self.easy, curl.HEADERDATA, self._heads)
+        library.set_long(self.easy, curl.QUICK_EXIT, 1)  # an older one does not know it
         for option, value in settings:
             library.set(self.easy, option, value)
         self.call: Call[ObjectPart, Any] | None = None
@@ -132,7 +133,7 @@ class Network:
         self._process, self._multi = os.getpid(), 0
         self._busy: dict[int, Handle] = {}
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()  # of those below
+        self._lock = threading.RLock()  # of those below; the garbage collector may close
         self._todo: deque[Handle] = deque()
         self._orders: deque[tuple[Call[Any, Any], int | None, SimpleQueue[None]]] = deque()
         self._closed = self._ended = False
@@ -148,21 +149,22 @@ class Network:
         """Make prepared requests of a call. What becomes of each is told by `Call.land()`.
 
         Raises:
-            OSError: it is closed (ECANCELED).
+            OSError: it is closed, or its thread has failed; see `RequestPool.refusal()`.
             RuntimeError: this process was forked from the one that made the object.
         """
-        if os.getpid() != self._process:
+        if self._is_forked:
             what = "objects were asked for before this process was forked, and would hang"
             raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
         with self._lock:
-            if self._closed:
-                raise OSError(errno.ECANCELED, "the reader was closed")
+            if self._closed or self._ended:
+                raise self._pool.refusal() from self._pool.cause
             if self._thread is None:
-                self._multi = self.library.multi_init()
+                self._multi = self._multi or self.library.multi_init()
                 self.library.multi_set(self._multi, curl.MAXCONNECTS, self._pool.most)
                 name = "dali_storage-get-network"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()
+                self._thread = thread
                 _running.add(self)
             self._todo.extend(handles)
             self.library.wake(self._multi)
@@ -172,8 +174,11 @@ class Network:
         done = SimpleQueue[None]()
         if not (call.flying if position is None else position in call.flying):
             return
+        if self._is_forked:  # all of it is the other process's
+            call.flying.clear()
+            return
         with self._lock:
-            if ended := self._ended:
+            if self._ended or self._thread is None:
                 done.put(None)
             else:
                 self._orders.append((call, position, done))
@@ -183,16 +188,20 @@ class Network:
             # One that has landed will be settled, as long as the call goes on.
             if position is None or (handle.position == position not in call.landed):
                 del call.flying[handle.position]
-                handle.close() if ended else self.put_back(handle)
+                self.put_back(handle)
 
     def put_back(self, handle: Handle) -> None:
-        """It may be prepared again."""
+        """It may be prepared again, if there are not too many."""
         handle.release()
-        self.free.append(handle)
+        with self._lock:
+            if kept := not self._ended and len(self.free) < _KEPT * self._pool.most:
+                self.free.append(handle)
+        if not kept:
+            handle.close()
 
     def wake(self) -> None:
         """Have it look whether more requests are allowed, or it is closed."""
-        if self._todo or self._closed:
+        if (self._todo or self._closed) and not self._is_forked:
             with self._lock:
                 if self._thread and not self._ended:
                     self.library.wake(self._multi)
@@ -200,9 +209,19 @@ class Network:
     def close(self) -> None:
         """End the thread, and all requests."""
         self._closed = True
+        if self._is_forked:
+            return
         self.wake()
-        if self._thread and self._thread is not threading.current_thread():
-            self._thread.join(_CLOSING)
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            self._end()
+        elif thread is not threading.current_thread():
+            thread.join(_CLOSING)
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process
 
     def _work(self) -> None:
         library, multi = self.library, self._multi
@@ -214,14 +233,16 @@ class Network:
                 library.perform(multi, byref(self._number))
                 if not (self._collect() and self._todo):
                     library.poll(multi, None, 0, _LONGEST_WAIT, byref(self._number))
+        except BaseException as error:
+            self._pool.cause = error
         finally:
             self._end()
 
     def _obey(self) -> None:
         """Drop what is not wanted any more."""
-        with self._lock:
-            while self._orders:
-                call, position, done = self._orders.popleft()
+        while self._orders:
+            call, position, done = self._orders[0]  # it stays there if this fails
+            with self._lock:
                 kept = [
                     it
                     for it in self._todo
@@ -229,10 +250,11 @@ class Network:
                 ]
                 self._todo.clear()
                 self._todo.extend(kept)
-                for handle in [*self._busy.values()]:
-                    if handle.call is call and position in (None, handle.position):
-                        self._remove(handle)
-                done.put(None)
+            for handle in [*self._busy.values()]:
+                if handle.call is call and position in (None, handle.position):
+                    self._remove(handle)
+            self._orders.popleft()
+            done.put(None)
 
     def _start(self) -> None:
         """Make as many requests as are allowed."""
@@ -262,19 +284,24 @@ class Network:
         return count
 
     def _remove(self, handle: Handle) -> None:
-        """After this, libcurl writes nothing by a handle."""
+        """After this, libcurl writes nothing by a handle. Others may run: it may take a while."""
         self.library.remove(self._multi, handle.easy)
         del self._busy[handle.easy]
         self._pool.permits.put(None)
 
     def _end(self) -> None:
+        """Remove all requests. Lanes close their handles."""
         for handle in [*self._busy.values()]:
             self._remove(handle)
         with self._lock:
             self._ended = True  # nothing is added to these any more
-            self.library.multi_cleanup(self._multi)
+            multi, self._multi = self._multi, 0
+            free, self.free = self.free, []
+            self._todo.clear()
             while self._orders:
                 self._orders.popleft()[-1].put(None)
+        if multi:
+            self.library.multi_cleanup(multi)
         self._pool.cancel()  # lanes do not wait for a thread that has failed
-        while self.free:
-            self.free.pop().close()
+        for handle in free:
+            handle.close()

@@ -108,9 +108,7 @@ def client_settings(options: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], 
             case "allow_invalid_certificates", bool():
                 settings += [(curl.VERIFYPEER, not value), (curl.VERIFYHOST, 2 * (not value))]
             case "root_certificate", bytes() | str():
-                settings.append(
-                    (curl.CAINFO_BLOB, value.encode() if isinstance(value, str) else value)
-                )
+                settings += [(curl.CAINFO_BLOB, _text(value)), (curl.CAPATH, None)]
             case "user_agent", str():
                 settings.append((curl.USERAGENT, value.encode()))
             case "default_headers", Mapping() as given if all(given.values()):
