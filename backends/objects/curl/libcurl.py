@@ -1,7 +1,8 @@
 """libcurl and the C library by ctypes: found, checked, and with the prototypes that are used.
 
 The calls that only set, take or tell something keep the interpreter lock: giving it up costs more
-than they do. Those that end something may wait for a look-up of a name. https://curl.se/libcurl/c/ documents each.
+than they do. Those that end something may wait for a look-up of a name, so others run
+meanwhile. https://curl.se/libcurl/c/ documents each.
 """
 
 import ctypes

@@ -33,7 +33,17 @@ if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 _REMEDY = "leave it out, or set transport='obstore'"
-_CHANGING = "AWS_SKIP_SIGNATURE", "AWS_REQUEST_PAYER", "AWS_S3_EXPRESS"  # what obstore sends
+_KNOWN = re.compile(
+    "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
+    "|SHARED_CREDENTIALS_FILE|EC2_METADATA_DISABLED|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP"
+    "|VIRTUAL_HOSTED_STYLE_REQUEST"
+    # What obstore does not know, either.
+    "|CA_BUNDLE|DEFAULT_OUTPUT|EXECUTION_ENV|MAX_ATTEMPTS|PAGER|RETRY_MODE|SDK_LOAD_CONFIG"
+    "|STS_REGIONAL_ENDPOINTS)"
+)
+"""Variables with which requests by libcurl are those of obstore; others may change requests."""
+
+_WEB = "/!$&'()*+,-:;=@[]^_|~"  # what obstore does not quote in the path of a web server
 _TAG = re.compile(rb"\r\netag: *([^\r]*)", re.I)
 _RANGE = re.compile(rb"\r\ncontent-range: *bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.I)
 
@@ -54,10 +64,12 @@ class Bucket(NamedTuple):
 
     Attributes:
         base: the URL before the key, which is quoted.
+        is_s3: or a web server; what is quoted differs.
         sign: the headers that all requests made now have, and one for each of the paths.
     """
 
     base: str
+    is_s3: bool
     sign: Callable[[Sequence[str]], tuple[list[str], list[str]]] | None
 
 
@@ -73,9 +85,14 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
     elif scheme != "s3" or bucket.endswith("--x-s3"):
         raise BackendUnavailable(f"libcurl does not sign requests to {scheme}://{bucket}", _REMEDY)
     else:
-        if found := [name for name in _CHANGING if os.environ.get(name)]:
-            raise BackendUnavailable(f"libcurl does not know {found[0]}", _REMEDY)
         settings = {**stores.settings[scheme, bucket]}
+        option = "allow_invalid_certificates"
+        if settings["client_options"].get(option) != stores.client.get(option):
+            raise BackendUnavailable("libcurl does not know DALI_S3_NO_VERIFY_SSL", _REMEDY)
+        for name, value in sorted(os.environ.items()):
+            signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
+            if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
+                raise BackendUnavailable(f"libcurl does not know {name}", _REMEDY)
         settings.pop("credential_provider", None)
         anonymous, keys = settings.pop("skip_signature", False), None
         if not (anonymous or (keys := static_keys())):
@@ -86,10 +103,14 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
         sign = _signer(keys, query.split("%2F")[2], _host(base)) if keys else None
-    proxies, host = getproxies_environment(), urlsplit(base).netloc
-    if {"all", urlsplit(base).scheme} & {*proxies} and not proxy_bypass(host):
+    proxies, protocol, host = getproxies_environment(), *urlsplit(base)[:2]
+    trusting = protocol == "https" and "root_certificate" not in stores.client
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        if trusting and os.environ.get(name):
+            raise BackendUnavailable(f"libcurl does not know {name}", _REMEDY)
+    if {"all", protocol} & {*proxies} and not proxy_bypass(host):
         raise BackendUnavailable("libcurl is not used with the proxy of the environment", _REMEDY)
-    return Bucket(base, sign)
+    return Bucket(base, scheme == "s3", sign)
 
 
 def client_settings(options: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], list[bytes]]:
@@ -137,7 +158,8 @@ class Requests(NamedTuple):
 
 def make_requests(bucket: Bucket, pieces: Sequence[ObjectPart], common: list[bytes]) -> Requests:
     """Requests for pieces of one bucket, signed now; `common` are headers of all."""
-    urls = [bucket.base + quote(piece.place[1], safe="/~") for piece in pieces]
+    plain = "/~" if bucket.is_s3 else _WEB
+    urls = [bucket.base + quote(piece.place[1], safe=plain) for piece in pieces]
     own: list[list[str]] = [[] for _ in pieces]
     shared: list[str] = []
     if bucket.sign:
@@ -200,7 +222,6 @@ def _signer(
     credential: S3Credential, region: str, host: str
 ) -> Callable[[Sequence[str]], tuple[list[str], list[str]]]:
     """Signs requests. Only this function's variables have the secret."""
-    keys: dict[str, bytes] = {}  # of the last day
     names, extra = "host;x-amz-content-sha256;x-amz-date", ""
     if credential["token"]:
         names += ";x-amz-security-token"
@@ -209,12 +230,9 @@ def _signer(
     def sign(paths: Sequence[str]) -> tuple[list[str], list[str]]:
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         scope = f"{now[:8]}/{region}/s3/aws4_request"
-        if scope not in keys:
-            key = f"AWS4{credential['secret_access_key']}".encode()
-            for part in scope.split("/"):
-                key = hmac.digest(key, part.encode(), "sha256")
-            keys.clear()
-            keys[scope] = key
+        key = f"AWS4{credential['secret_access_key']}".encode()
+        for part in scope.split("/"):
+            key = hmac.digest(key, part.encode(), "sha256")
         payload = "UNSIGNED-PAYLOAD"
         headers = f"host:{host}\nx-amz-content-sha256:{payload}\nx-amz-date:{now}\n{extra}"
         rest = f"\n\n{headers}\n{names}\n{payload}"
@@ -224,7 +242,7 @@ def _signer(
         lines = []
         for path in paths:
             text = start + hashlib.sha256(f"GET\n{path}{rest}".encode()).hexdigest()
-            lines.append(line + hmac.digest(keys[scope], text.encode(), "sha256").hex())
+            lines.append(line + hmac.digest(key, text.encode(), "sha256").hex())
         shared = headers.rstrip().split("\n")[1:]  # libcurl itself sends the host
         return shared, lines
 

@@ -107,6 +107,8 @@ def test_a_store_that_is_far_away_is_left_to_obstore(server, catalog, transport)
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_certificates_are_verified(certificate, trusted, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     with FaultServer(certificate) as tls:
         for name, value in tls.environment.items():
             monkeypatch.setenv(name, value)
@@ -158,6 +160,15 @@ def test_bytes_are_only_taken_from_an_answer_that_says_they_are_what_was_asked_f
         ({"client_options": {"root_certificate": "-----no"}}, {}, r"root_certificate"),
         ({}, {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}, "the proxy of the environment"),
         ({}, {"AWS_REQUEST_PAYER": "true"}, "AWS_REQUEST_PAYER"),
+        ({}, {"AWS_SERVER_SIDE_ENCRYPTION": "AES256"}, "AWS_SERVER_SIDE_ENCRYPTION"),
+        ({}, {"AWS_TOKEN": "t"}, "AWS_TOKEN"),
+        ({}, {"AWS_SKIP_SIGNATURE": "true"}, "AWS_SKIP_SIGNATURE"),
+        ({}, {"DALI_S3_NO_VERIFY_SSL": "1"}, "DALI_S3_NO_VERIFY_SSL"),
+        (
+            {"endpoint": "https://127.0.0.1:1", "retry": 0},
+            {"SSL_CERT_FILE": "/etc/passwd"},
+            "SSL_CERT_FILE",
+        ),
     ],
 )
 def test_what_libcurl_does_not_do_is_refused_by_name_or_left_to_obstore(
@@ -206,18 +217,22 @@ def test_a_libcurl_that_lacks_something_is_refused_by_name(
         assert repr(reader) == "<object-store: by obstore>"
 
 
-def test_keys_of_the_last_day_sign_no_request(monkeypatch):
-    """The example of Amazon's documentation has other headers, so Swift checks signatures."""
-    days, credential = (
-        ["20260101T000000Z", "20260102T000000Z"],
-        {"access_key_id": "AK", "secret_access_key": "s", "token": None, "expires_at": None},
+def test_variables_that_change_nothing_are_no_reason_for_obstore(server, catalog, monkeypatch):
+    for name, value in {"SKIP_SIGNATURE": "false", "PAGER": "less", "TOKEN": ""}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")  # without TLS
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        assert read(reader, np.array([3]), catalog) == [CONTENTS[3]]
+
+
+def test_keys_of_web_servers_are_quoted_as_obstore_does():
+    """What is expected is what obstore has sent."""
+    key = "".join(map(chr, range(32, 127))).replace("/", "").replace(".", "") + "ü"
+    raw = requests.quote(key, safe=requests._WEB)
+    assert raw == (
+        "%20!%22%23$%25&'()*+,-0123456789:;%3C=%3E%3F@ABCDEFGHIJKLMNOPQRSTUVWXYZ[%5C]^_"
+        "%60abcdefghijklmnopqrstuvwxyz%7B|%7D~%C3%BC"
     )
-    monkeypatch.setattr(requests.time, "strftime", lambda *_: days[0])
-    sign = requests._signer(credential, "us-east-1", "host")
-    first = sign(["/b/k"])
-    assert sign(["/b/k"]) == first
-    days.pop(0)
-    assert sign(["/b/k"]) != first
 
 
 # --- nothing is written late ----------------------------------------------------------------------
@@ -255,9 +270,12 @@ def test_other_threads_run_while_a_request_is_removed(server, catalog, monkeypat
     monkeypatch.setattr(Network, "_remove", remove)
     server.fail("stall", FOR_EVER, 60, key="data/07")
     server.fail("403", FOR_EVER, key="data/06")
-    with ThreadPoolExecutor(1) as other, ObjectStoreReader(catalog, transport="curl") as reader:
-        with pytest.raises(PermissionError):
-            read(reader, np.array([6, 7]), catalog)
+    with (
+        ThreadPoolExecutor(1) as other,
+        ObjectStoreReader(catalog, transport="curl") as reader,
+        pytest.raises(PermissionError),
+    ):
+        read(reader, np.array([6, 7]), catalog)
     assert free == [True]
 
 
@@ -317,7 +335,7 @@ def test_what_ended_the_thread_is_the_cause_of_errors(server, catalog, monkeypat
                 read(reader, np.array([3]), catalog)
             assert caught.value.__cause__ is failure
     assert not any(ended)  # libcurl's memory is freed then
-    assert not (thread._todo or thread.free)
+    assert not [*thread._todo, *thread.free]
 
 
 def wrong_bytes(server, seconds_of_stalls, batches):
