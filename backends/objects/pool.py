@@ -170,14 +170,8 @@ class RequestPool:
         for _ in range(self.most):
             self.permits.put(None)
 
-    def ask_again(
-        self, call: Call[Any, Any], position: int, began: float, error: BaseException | None
-    ) -> None:
-        """Have a thread ask for what libcurl could not have, and has asked for since `began`.
-
-        `error` counts as its first try.
-        """
-        call.began[position] = began
+    def ask_again(self, call: Call[Any, Any], position: int, error: BaseException | None) -> None:
+        """Have a thread ask for what libcurl could not have; `error` counts as its first try."""
         if error:
             call.failed[position] = error
         self._queue.put((call, position))
@@ -190,9 +184,8 @@ class RequestPool:
 
     def refusal(self) -> OSError:
         """Why nothing can be asked for any more. Raise it from `cause`."""
-        if self.cause is None:
-            return OSError(errno.ECANCELED, "the reader was closed")
-        return OSError(errno.EIO, "the thread of libcurl has failed; make a new reader")
+        failed = errno.EIO, "the thread of libcurl has failed; make a new reader"
+        return OSError(*failed if self.cause else (errno.ECANCELED, "the reader was closed"))
 
     def cancel(self) -> None:
         """Have all `run()` fail at once. Nothing can be asked for after this."""

@@ -121,7 +121,8 @@ class Curl:
                 error = failure
             if not settled:
                 call.pending[position] = None
-                self._pool.ask_again(call, position, handle.began, error)
+                call.began[position] = handle.began
+                self._pool.ask_again(call, position, error)
         self._network.put_back(handle)
         return settled
 

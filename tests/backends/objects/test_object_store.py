@@ -266,7 +266,7 @@ def test_the_lane_that_came_first_is_served_first(server, catalog):
     with ObjectStoreReader(catalog, requests=2) as reader, ThreadPoolExecutor(2) as pool:
         server.fail("slow", 2, 600)
         first = pool.submit(read, reader, ALL[:10], catalog, lane=0)
-        server.until(lambda log: len(log) == 2)
+        server.until(lambda log: [entry.fault for entry in log].count("slow") == 2)
         second = pool.submit(read, reader, ALL[10:], catalog, lane=1)
         server.heal()
         assert first.result() + second.result() == CONTENTS
