@@ -83,6 +83,7 @@ class Libcurl:
         self.multi_cleanup = prototype("curl_multi_cleanup", multi, of=free)
         self.add = prototype("curl_multi_add_handle", multi, easy)
         self.remove = prototype("curl_multi_remove_handle", multi, easy, of=free)
+        self.remove_ended = prototype("curl_multi_remove_handle", multi, easy)  # waits for nothing
         said = POINTER(c_int)
         self.next_message = prototype("curl_multi_info_read", multi, said, result=c_void_p)
         self.wake = prototype("curl_multi_wakeup", multi)

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_longlong
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -252,7 +252,7 @@ class Network:
                 self._todo.extend(kept)
             for handle in [*self._busy.values()]:
                 if handle.call is call and position in (None, handle.position):
-                    self._remove(handle)
+                    self._remove(handle, self.library.remove)
             self._orders.popleft()
             done.put(None)
 
@@ -275,7 +275,7 @@ class Network:
         while message := self.library.next_message(self._multi, byref(self._number)):
             found = curl.Message.from_address(message)
             handle, code = self._busy[found.easy], found.code
-            self._remove(handle)
+            self._remove(handle, self.library.remove_ended)
             handle.code, handle.seconds = code, now - handle.began
             handle.call.land(handle.position, handle)  # type: ignore[union-attr]
             count += 1
@@ -283,16 +283,18 @@ class Network:
             self._most = min(self._most + count, self._pool.most)
         return count
 
-    def _remove(self, handle: Handle) -> None:
-        """After this, libcurl writes nothing by a handle. Others may run: it may take a while."""
-        self.library.remove(self._multi, handle.easy)
+    def _remove(self, handle: Handle, remove: Callable[[int, int], int]) -> None:
+        """After this, libcurl writes nothing by a handle. `remove`: its function, with or without
+        the interpreter lock.
+        """
+        remove(self._multi, handle.easy)
         del self._busy[handle.easy]
         self._pool.permits.put(None)
 
     def _end(self) -> None:
         """Remove all requests. Lanes close their handles."""
         for handle in [*self._busy.values()]:
-            self._remove(handle)
+            self._remove(handle, self.library.remove)
         with self._lock:
             self._ended = True  # nothing is added to these any more
             multi, self._multi = self._multi, 0

@@ -54,11 +54,11 @@ def test_other_threads_run_while_a_request_is_removed(server, catalog, monkeypat
         assert not type(getattr(library, name))._flags_ & _PYTHON_API, name
     real, free = Network._remove, []
 
-    def remove(self, handle):
+    def remove(self, handle, how):
         if handle.call.items[handle.position].url.endswith(b"7"):  # its lane waits
             free.append(other.submit(self._lock.acquire, blocking=False).result())
             free[-1] and other.submit(self._lock.release).result()
-        real(self, handle)
+        real(self, handle, how)
 
     monkeypatch.setattr(Network, "_remove", remove)
     server.fail("stall", FOR_EVER, 60, key="data/07")
