@@ -284,9 +284,7 @@ class Network:
         return count
 
     def _remove(self, handle: Handle, remove: Callable[[int, int], int]) -> None:
-        """After this, libcurl writes nothing by a handle. `remove`: its function, with or without
-        the interpreter lock.
-        """
+        """After this, libcurl writes nothing by a handle. `remove`: which function of it does so."""
         remove(self._multi, handle.easy)
         del self._busy[handle.easy]
         self._pool.permits.put(None)
