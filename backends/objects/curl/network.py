@@ -284,7 +284,7 @@ class Network:
         return count
 
     def _remove(self, handle: Handle, remove: Callable[[int, int], int]) -> None:
-        """After this, libcurl writes nothing by a handle. `remove`: which function of it does so."""
+        """After this, libcurl writes nothing by a handle. `remove`: the function."""
         remove(self._multi, handle.easy)
         del self._busy[handle.easy]
         self._pool.permits.put(None)
