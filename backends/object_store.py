@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
+from .objects.curl import libcurl
+from .objects.curl.transport import Curl
 from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
 from .objects.store import Stores, Timeout, origins
@@ -36,9 +39,11 @@ _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_op
 class ObjectStoreReader(Reader):
     """Reads whole objects, or ranges of them; the default for URLs.
 
-    All lanes share `requests` threads, each with one blocking request. A request has memory of its
-    own, and only the lane copies to the buffer of the batch. So nothing that is abandoned, because
-    the batch has failed, or asked for twice, because it was slow, ever writes to a batch.
+    Objects of S3 and of web servers are asked for by libcurl, if it is there: one thread for all
+    lanes, which writes bodies to the buffer of the batch. A request that is abandoned, because the
+    batch has failed, or was slower than the same one made again, is ended before anything else may
+    use its place. Other objects, lists, versions, and all that is asked for again, are obstore's:
+    `requests` threads, each with one blocking request, whose answers the lane copies.
 
     An object is compared with what it was when it was listed or, if it was not, when it was first
     asked for: by If-Match, and again when the answer comes, because some stores ignore If-Match.
@@ -70,6 +75,7 @@ class ObjectStoreReader(Reader):
         region: Annotated[str | None, Option("a name")] = None,
         anonymous: Flag = False,
         client_options: Annotated[Mapping[str, Any] | None, Option("a mapping")] = None,
+        transport: Annotated[str, Option(("auto", "curl", "obstore"))] = "auto",
         cache: Annotated[PathLike | None, Option("a path")] = None,
         cache_bytes: Annotated[int | None, Option(range(1, 1 << 62), "bytes")] = None,
     ) -> None:
@@ -92,6 +98,9 @@ class ObjectStoreReader(Reader):
             anonymous: do not sign requests: public objects.
             client_options: more options of obstore's HTTP client (`obstore.store.ClientConfig`),
                 such as `proxy_url`. No secrets.
+            transport: what asks for the bytes. "curl": libcurl, in one thread. "obstore": threads.
+                "auto": libcurl, where it is found, can do what options and variables say, and the
+                store is near and redirects nothing.
             cache: a directory on a local disk, where samples are kept that were read, as far as
                 the disk keeps up. All processes of a user may share it. It is created if only its
                 last component is missing. Needs `check`.
@@ -101,7 +110,8 @@ class ObjectStoreReader(Reader):
         Raises:
             ValueError, TypeError: a wrong option.
             OSError: `cache` is no directory, or cannot be written to.
-            BackendUnavailable: `cache` needs a package, or cannot be read on this machine.
+            BackendUnavailable: `cache` needs a package, or cannot be read on this machine; or
+                transport="curl", and there is no libcurl, or it has nothing for an option.
         """
         if cache is None and cache_bytes is not None:
             raise ValueError(f"{_NAME}: cache_bytes needs cache, the directory")
@@ -122,6 +132,21 @@ class ObjectStoreReader(Reader):
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
+        self._curl: Curl | None = None
+        if transport != "obstore":
+            try:
+                self._curl = Curl(self._stores, self._requests, required=transport == "curl")
+            except BackendUnavailable:
+                if transport == "curl":
+                    raise
+
+    def __repr__(self) -> str:
+        return f"<object-store: by {self.transport}>"
+
+    @property
+    def transport(self) -> str:
+        """What asks for the bytes now, and if it is obstore in spite of libcurl, why."""
+        return str(self._curl or "obstore")
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._objects.sizes(samples, self.yield_turn)
@@ -146,6 +171,8 @@ class ObjectStoreReader(Reader):
 
     def close(self) -> None:
         self._requests.close()
+        if self._curl:
+            self._curl.close()
         self._stores.close()
         if self._cache is not None:
             self._cache.close()
@@ -166,7 +193,12 @@ class ObjectStoreReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
-        return origins()
+        yield from origins()
+        try:
+            what = libcurl.load().name
+        except BackendUnavailable as error:
+            what = f"only obstore asks for objects: {error.reason}; {error.remedy}"
+        yield DeviceStatus("transport", what)
 
     def _fetch(self, batch: Batch, spans: Spans) -> None:
         """Fill spans of a batch by requests."""
@@ -177,11 +209,17 @@ class ObjectStoreReader(Reader):
         pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
         starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
 
-        def take(position: int, body: memoryview) -> None:
-            start = starts[position]
-            memory[start : start + body.nbytes] = body
+        def take(position: int, body: memoryview | None) -> None:
+            if body is not None:  # else libcurl has written it
+                start = starts[position]
+                memory[start : start + body.nbytes] = body
 
-        self._objects.read(pieces, take)
+        send = None
+        if self._curl:
+            there = np.frombuffer(memory, np.uint8)
+            there[spans.offsets[spans.sizes > 0]] = 0  # see network._Handle
+            send = partial(self._curl.send, addresses=there.ctypes.data + spans.offsets)
+        self._objects.read(pieces, take, send)
 
 
 def _cache_type() -> type[Cache]:

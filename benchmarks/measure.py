@@ -71,6 +71,7 @@ class Result:
     Attributes:
         lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
+        transport: what asks for objects: libcurl and its version, or obstore.
         baselines: the legs that it is compared with.
     """
 
@@ -78,6 +79,7 @@ class Result:
     rounds: list[Round] = field(default_factory=list)
     lanes: tuple[int, int] | None = None
     memory: str | None = None
+    transport: str | None = None
     skipped: str | None = None
     failed: str | None = None
     baselines: tuple[str, ...] = ()
@@ -193,7 +195,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
         if storage is not None and stream.storage_seconds is not None:
             storage = stream.storage_seconds - storage
         if stream.pipe is not None and (buffers := buffers_of(stream.pipe)):
-            result.lanes, result.memory = buffers
+            result.lanes, result.memory, result.transport = buffers
         del batches, images  # ends torch's workers
     return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits, storage)
 

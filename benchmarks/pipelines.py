@@ -74,13 +74,17 @@ def outputs(pipe: Pipeline) -> Iterator[Any]:
         yield pipe.run()
 
 
-def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str] | None:
-    """Lanes that may copy at once, and all; where the buffers are. None without dali_storage."""
+def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str, str | None] | None:
+    """Lanes that may copy at once, and all; where the buffers are; what asks for objects.
+
+    None without dali_storage.
+    """
     for group in readers_of(pipe).values():
         source = group.source(pipe)
         _, reader = source.open()
         memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
-        return (copying_lanes(reader, pipe.num_threads), reader.lanes), memory
+        lanes = copying_lanes(reader, pipe.num_threads), reader.lanes
+        return lanes, memory, getattr(reader, "transport", None)
     return None
 
 

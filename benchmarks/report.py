@@ -108,6 +108,8 @@ def show_table(results: Results, machine: Mapping[str, Any], compared: Compariso
     )
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
+    if asked := [f"{name} by {it.transport}" for name, it in results.items() if it.transport]:
+        print(f"objects: {', '.join(asked)}")
     buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]
     if buffers and settings.device_id is not None:
         print(f"buffers: {', '.join(buffers)}; pinned is page-locked")
@@ -161,6 +163,7 @@ def _legs(results: Results) -> dict[str, Any]:
             "copying_lanes": result.lanes and result.lanes[0],
             "lanes": result.lanes and result.lanes[1],
             "memory": result.memory,
+            "transport": result.transport,
             "summary": figures.get(name),
             "rounds": [
                 one.as_json() | {"samples": one.samples, "waits_seconds": one.waits.tolist()}

@@ -96,6 +96,25 @@ def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
         raise ValueError(f"{what}; log in, or correct its {profile.login}") from None
 
 
+def static_keys() -> S3Credential | None:
+    """The keys of the environment or the profile, if those are what signs requests.
+
+    Raises:
+        ValueError, PermissionError: as `source()`.
+    """
+    profile = Profile()
+    where, get = source(profile), os.environ.get
+    if where == "environment":
+        pair, token = [get(name, "") for name in _PAIR], get("AWS_SESSION_TOKEN") or None
+        return {
+            "access_key_id": pair[0],
+            "secret_access_key": pair[1],
+            "token": token,
+            "expires_at": None,
+        }
+    return profile.credential if where.startswith("profile ") else None
+
+
 def source(profile: Profile) -> str:
     """Where the credentials for S3 come from, in words. Nothing is asked but the profile.
 

@@ -46,6 +46,7 @@ _STATUSES = {
 _FAILED = errno.EIO, "the store failed; try again later"  # with any other status
 
 _CA = "give the authority's as client_options={'root_certificate': ...}"
+_INSTEAD = "set the region or endpoint, or transport='auto'"
 _CAUSES = {
     "InvalidCertificate": (errno.EPROTO, f"certificate of the endpoint cannot be verified; {_CA}"),
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
@@ -53,6 +54,9 @@ _CAUSES = {
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
     "BadScheme": (errno.EPROTO, "the endpoint is not https://, and may not be http://"),
     "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
+    "Redirected": (errno.EREMOTE, f"libcurl does not follow the endpoint's redirects; {_INSTEAD}"),
+    "NotUnderstood": (errno.EPROTO, f"libcurl does not understand the server; {_INSTEAD}"),
+    "WrongRange": (errno.EIO, "the server sent another range of bytes than it was asked for"),
 }
 """errno and message by words in the text, where there was no answer of the store."""
 
@@ -70,6 +74,23 @@ _PROVIDER = "External AWS credential provider: "  # which is boto3's
 
 class ShortBodyError(Exception):
     """An answer had another length than it was asked for; whether to ask again, see retryable()."""
+
+    @classmethod
+    def of(cls, got: int, length: int) -> ShortBodyError:
+        return cls(f"the store sent {got:,} bytes instead of {length:,}; try again")
+
+
+class AnswerError(Exception):
+    """A failure that libcurl has seen; its text is as obstore's, see _Failure."""
+
+    @classmethod
+    def of_status(cls, status: int, body: bytes) -> AnswerError:
+        return cls(f"Status {{\n status: {status}\n{body.decode(errors='replace')}")
+
+    @classmethod
+    def of_connection(cls, kind: str) -> AnswerError:
+        """`kind`: see _KINDS."""
+        return cls(f"HttpError {{\n kind: {kind}")
 
 
 class _Failure:

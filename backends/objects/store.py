@@ -79,8 +79,10 @@ class Stores:
                 raise ValueError(f"{what}; see obstore.store.ClientConfig") from None
         self._endpoint = _endpoint(endpoint, f"{name}: endpoint")
         self._region, self._anonymous = region, anonymous
-        self._client = {"timeout": timedelta(seconds=timeout)} | dict(client)
+        self.client = {"timeout": timedelta(seconds=timeout)} | dict(client)
         self._stores: dict[tuple[str, str], Store] = {}
+        # What each was opened with, by scheme and bucket.
+        self.settings: dict[tuple[str, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def locate(self, url: bytes) -> tuple[Store, str]:
@@ -126,6 +128,7 @@ class Stores:
             settings = self._settings(scheme, name)
         except PermissionError:
             raise PermissionError(errno.EACCES, NO_CREDENTIALS, os.fsdecode(url)) from None
+        self.settings[scheme, bucket] = settings
         try:
             opened: Store = stores.get(scheme, HTTPStore)(name, **settings)
         except Exception:  # obstore's, with values in its text
@@ -155,7 +158,7 @@ class Stores:
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
         # obstore's retries leave out 425, and hedging would know nothing of them.
-        return given | {"client_options": client | self._client, "retry_config": {"max_retries": 0}}
+        return given | {"client_options": client | self.client, "retry_config": {"max_retries": 0}}
 
 
 def head(store: Store, key: str) -> ObjectMeta:

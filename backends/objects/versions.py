@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ...contract.objects import Versions
 from ...contract.reader import Batch
 from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
-from .pool import RequestPool
+from .pool import Call, RequestPool
 from .store import Store, Stores, head
 
 if TYPE_CHECKING:
@@ -101,8 +101,15 @@ class VersionedObjects:
         numbers = self._sizes[files].tolist(), starts.tolist(), lengths.tolist()
         return [*map(ObjectPart, urls, map(self._stores.locate, urls), versions, *numbers)]
 
-    def read(self, pieces: list[ObjectPart], take: Callable[[int, memoryview], None]) -> None:
+    def read(
+        self,
+        pieces: list[ObjectPart],
+        take: Callable[[int, memoryview | None], None],
+        send: Callable[[Call[ObjectPart, Any]], Iterable[int]] | None = None,
+    ) -> None:
         """Ask for n pieces at once. `take` gets the position of each, and its bytes.
+
+        `send`: see `RequestPool.run()`.
 
         Raises:
             ObjectReplacedError: an object is not what it was; names it.
@@ -112,7 +119,7 @@ class VersionedObjects:
         def explain(position: int, error: BaseException) -> Exception:
             return mapped(error, pieces[position].url)
 
-        self._requests.run(self._get, pieces, take, explain)
+        self._requests.run(self._get, pieces, take, explain, send)
 
     def require_inside(self, batch: Batch) -> None:
         """Refuse ranges behind the ends of their containers, whose sizes are known."""
@@ -177,4 +184,4 @@ def is_strong(version: bytes) -> bool:
 
 
 def _short(piece: ObjectPart, got: int) -> ShortBodyError:
-    return ShortBodyError(f"the store sent {got:,} bytes instead of {piece.length:,}; try again")
+    return ShortBodyError.of(got, piece.length)

@@ -1,7 +1,12 @@
 import os
+import shutil
+import subprocess
 
 import pytest
 
+from dali_storage.backends import object_store
+from dali_storage.backends.objects.curl import libcurl
+from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.process import lanes, wait_until
 
 
@@ -33,3 +38,45 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".aws").mkdir()
     return tmp_path / ".aws"
+
+
+@pytest.fixture(params=["curl", "obstore"])
+def transport(request, monkeypatch):
+    """What asks for the objects of readers that do not say so."""
+
+    def missing(*arguments, **options):
+        raise BackendUnavailable("libcurl was not found", "install it")
+
+    if request.param == "obstore":
+        monkeypatch.setattr(object_store, "Curl", missing)
+    else:
+        needs_curl()
+    return request.param
+
+
+@pytest.fixture
+def curl():
+    """Skips a test where libcurl is missing."""
+    needs_curl()
+
+
+def needs_curl():
+    try:
+        libcurl.load()
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A certificate that nobody knows, and its key: PEM files."""
+    if not shutil.which("openssl"):
+        pytest.skip("no openssl: apt-get install openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    made = folder / "certificate.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    parts = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    parts += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    files = ["-out", made[0], "-keyout", made[1]]
+    subprocess.run([*command.split(), *parts, *files], check=True, capture_output=True)
+    return made

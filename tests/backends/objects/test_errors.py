@@ -1,9 +1,7 @@
 """Every answer of a store, and every failure on the way, as an error that says what to do."""
 
 import errno
-import shutil
 import socket
-import subprocess
 
 import pytest
 
@@ -166,20 +164,6 @@ def test_another_version_or_size_is_a_replaced_object():
     short = ShortBodyError("asked for 3 bytes, got 2")
     assert retryable(short, reached=False)
     assert mapped(short, URL).errno == errno.EIO
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    if not shutil.which("openssl"):
-        pytest.skip("no openssl: apt-get install openssl")
-    folder = tmp_path_factory.mktemp("certificate")
-    made = folder / "certificate.pem", folder / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    parts = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    parts += ["-addext", "basicConstraints=critical,CA:FALSE"]
-    files = ["-out", made[0], "-keyout", made[1]]
-    subprocess.run([*command.split(), *parts, *files], check=True, capture_output=True)
-    return made
 
 
 @pytest.fixture

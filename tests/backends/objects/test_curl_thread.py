@@ -1,0 +1,174 @@
+"""The thread of libcurl: it writes nothing late, and nobody waits for it in vain."""
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects import store
+from dali_storage.backends.objects.curl import libcurl, network
+from dali_storage.backends.objects.curl.network import Network
+from dali_storage.testing import fill, make_batch, read
+from tests.backends.objects.test_curl import CONTENTS, SIZES, catalog_of
+from tests.kit.objects.client import FOR_EVER, publish
+from tests.kit.tiers import by_tier
+
+_PYTHON_API = 4  # of ctypes' prototypes that keep the interpreter lock
+
+pytestmark = pytest.mark.usefixtures("curl")
+
+
+@pytest.fixture
+def catalog(server):
+    return publish(server.put, catalog_of(len(SIZES)), CONTENTS)
+
+
+# --- nothing is written late ----------------------------------------------------------------------
+
+
+def test_a_batch_that_failed_is_not_written_to_any_more(server, catalog):
+    server.fail("stall", FOR_EVER, 60, key="data/07")
+    server.fail("403", FOR_EVER, key="data/06")
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        batch = make_batch(reader, np.array([6, 7]), catalog)
+        with pytest.raises(PermissionError):
+            fill(reader, batch)
+        there = np.asarray(batch.buffer)
+        there[:] = 7
+        server.heal()  # the rest of the body comes
+        assert read(reader, np.array([7, 6]), catalog) == [CONTENTS[7], CONTENTS[6]]
+        assert (there == 7).all()
+
+
+# --- lanes do not wait for a thread that is not there ---------------------------------------------
+
+
+def test_other_threads_run_while_a_request_is_removed(server, catalog, monkeypatch):
+    library = libcurl.load()
+    for name in ("remove", "multi_cleanup", "easy_cleanup", "perform", "poll"):
+        assert not type(getattr(library, name))._flags_ & _PYTHON_API, name
+    real, free = Network._remove, []
+
+    def remove(self, handle, how):
+        if handle.call.items[handle.position].url.endswith(b"7"):  # its lane waits
+            free.append(other.submit(self._lock.acquire, blocking=False).result())
+            free[-1] and other.submit(self._lock.release).result()
+        real(self, handle, how)
+
+    monkeypatch.setattr(Network, "_remove", remove)
+    server.fail("stall", FOR_EVER, 60, key="data/07")
+    server.fail("403", FOR_EVER, key="data/06")
+    with (
+        ThreadPoolExecutor(1) as other,
+        ObjectStoreReader(catalog, transport="curl") as reader,
+        pytest.raises(PermissionError),
+    ):
+        read(reader, np.array([6, 7]), catalog)
+    assert free == [True]
+
+
+def no_more_threads(patch, reader):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", start)
+
+
+def a_forked_process(patch, reader):
+    patch.setattr(reader._curl._network, "_obey", lambda: None)  # there is no such thread
+    reader._curl._network.send([])
+    number = os.getpid() + 1
+    patch.setattr(network.os, "getpid", lambda: number)
+    patch.setattr(store, "_OPENED_BY", set())
+
+
+def a_closed_reader(patch, reader):
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (no_more_threads, RuntimeError, "new thread"),
+        (a_forked_process, RuntimeError, "was forked"),
+        (a_closed_reader, OSError, "was closed"),
+    ],
+)
+def test_no_lane_waits_for_a_thread_that_does_not_run(
+    server, catalog, monkeypatch, change, error, says
+):
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        batch = make_batch(reader, np.array([3, 4]), catalog)
+        with monkeypatch.context() as patch:
+            change(patch, reader)
+            with pytest.raises(error, match=says):
+                fill(reader, batch)
+    assert not reader._curl._network.free
+
+
+def test_what_ended_the_thread_is_the_cause_of_errors(server, catalog, monkeypatch):
+    failure = MemoryError()
+
+    def fail():
+        raise failure
+
+    with ObjectStoreReader(catalog, transport="curl") as reader:
+        thread = reader._curl._network
+        monkeypatch.setattr(thread, "_collect", fail)
+        wake, ended = thread.library.wake, []
+        note = lambda multi: (ended.append(thread._ended), wake(multi))  # noqa: E731
+        monkeypatch.setattr(thread.library, "wake", note)
+        for _ in range(2):
+            with pytest.raises(OSError, match="the thread of libcurl has failed") as caught:
+                read(reader, np.array([3]), catalog)
+            assert caught.value.__cause__ is failure
+    assert not any(ended)  # libcurl's memory is freed then
+    assert not [*thread._todo, *thread.free]
+
+
+def wrong_bytes(server, seconds_of_stalls, batches):
+    """Batches in three lanes whose buffers are used again at once; how many were wrong."""
+    catalog = publish(server.put, catalog_of(40), [CONTENTS[i % 9] for i in range(40)])
+    chance, wrong, right = random.Random(5), [], []
+
+    def run(lane):
+        numbers = np.random.default_rng(lane)
+        buffer = reader.allocate(16 << 20)
+        for _ in range(batches):
+            samples = numbers.integers(0, 40, 12)
+            try:
+                bodies = read(reader, samples, catalog, buffer=buffer, lane=lane)
+            except OSError:
+                continue
+            right.append(lane)
+            if bodies != [CONTENTS[i % 9] for i in samples]:
+                wrong.append(lane)
+
+    options = {"hedge": 0.02, "timeout": 0.5, "retry": 0.3, "transport": "curl"}
+    with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as lanes:
+        runs = [lanes.submit(run, lane) for lane in range(3)]
+        while not all(each.done() for each in runs):
+            mode = chance.choice(["stall", "stall", "cut", "403", "slow", "short"])
+            server.fail(mode, 3, seconds_of_stalls, chance=0.3)
+            with suppress(TimeoutError):
+                runs[0].result(0.01)
+        for each in runs:
+            each.result()
+    assert right
+    return len(wrong)
+
+
+@pytest.mark.long
+def test_no_byte_is_wrong_where_memory_is_used_again_at_once(server):
+    assert not wrong_bytes(server, 0.05, by_tier(60, 400))
+
+
+@pytest.mark.long
+def test_a_late_write_would_be_found(server, monkeypatch):
+    monkeypatch.setattr(Network, "drop", lambda *_: None)
+    assert wrong_bytes(server, 0.05, 60)
