@@ -100,7 +100,7 @@ class ObjectStoreReader(Reader):
                 such as `proxy_url`. No secrets.
             transport: what asks for the bytes. "curl": libcurl, in one thread. "obstore": threads.
                 "auto": libcurl, where it is found, can do what options and variables say, and the
-                store is near and redirects nothing.
+                store is near, has TLS and redirects nothing.
             cache: a directory on a local disk, where samples are kept that were read, as far as
                 the disk keeps up. All processes of a user may share it. It is created if only its
                 last component is missing. Needs `check`.

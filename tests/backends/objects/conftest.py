@@ -6,6 +6,7 @@ import pytest
 
 from dali_storage.backends import object_store
 from dali_storage.backends.objects.curl import libcurl
+from dali_storage.backends.objects.curl import transport as curl_transport
 from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.process import lanes, wait_until
 
@@ -51,6 +52,7 @@ def transport(request, monkeypatch):
         monkeypatch.setattr(object_store, "Curl", missing)
     else:
         needs_curl()
+        monkeypatch.setattr(curl_transport, "_FASTER", ("http",))
     return request.param
 
 

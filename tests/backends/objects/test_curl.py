@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.backends.objects.curl import libcurl, requests
+from dali_storage.backends.objects.curl import libcurl, requests, transport
 from dali_storage.backends.objects.versions import ObjectPart
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
@@ -17,6 +17,13 @@ from dali_storage.testing import read
 from tests.kit.objects.client import FaultServer, publish
 
 pytestmark = pytest.mark.usefixtures("curl")
+
+
+@pytest.fixture(autouse=True)
+def _also_without_tls(monkeypatch):
+    """The server has objects without TLS only."""
+    monkeypatch.setattr(transport, "_FASTER", ("http",))
+
 
 SIZES = 1, 5, 4095, 4096, 4097, 65_536, 70_001, 300_000, 1_200_000
 CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
@@ -68,8 +75,8 @@ def test_libcurl_that_is_required_refuses_redirects_but_survives_refused_connect
         assert caught.value.errno == errno.EREMOTE
         assert read(reader, np.array([3]), catalog) == [CONTENTS[3]]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    for transport in ("auto", "curl"):
-        with ObjectStoreReader(catalog, **options | {"transport": transport}) as reader:
+    for given in ("auto", "curl"):
+        with ObjectStoreReader(catalog, **options | {"transport": given}) as reader:
             with pytest.raises(ConnectionRefusedError):
                 read(reader, np.array([3]), catalog)
             assert "by libcurl" in repr(reader)
@@ -86,14 +93,24 @@ def test_stores_that_were_opened_again_are_not_mistaken_for_others(server):
             assert read(reader, order, both) == [contents[order[0]]]
 
 
-@pytest.mark.parametrize("transport", ["auto", "curl"])
-def test_a_store_that_is_far_away_is_left_to_obstore(server, catalog, transport):
+@pytest.mark.parametrize("required", [False, True])
+def test_a_store_that_is_far_away_is_left_to_obstore(server, catalog, required):
     server.set(latency=0.02)
-    with ObjectStoreReader(catalog, transport=transport) as reader:
+    with ObjectStoreReader(catalog, transport="curl" if required else "auto") as reader:
         for _ in range(2):
             order = np.arange(500) % 5
             assert read(reader, order, catalog) == [CONTENTS[sample] for sample in order]
-        assert ("far away" in repr(reader)) is (transport == "auto")
+        assert ("far away" in repr(reader)) is not required
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_store_without_tls_is_left_to_obstore(server, catalog, monkeypatch, required):
+    monkeypatch.undo()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    with ObjectStoreReader(catalog, transport="curl" if required else "auto") as reader:
+        assert read(reader, np.array([3]), catalog) == [CONTENTS[3]]
+        assert ("obstore (libcurl is faster with TLS only)" in repr(reader)) is not required
 
 
 @pytest.mark.parametrize("trusted", [True, False])
