@@ -132,7 +132,8 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
     assert "Traceback" not in log
 
 
-@pytest.mark.parametrize("seed", [pytest.param((), marks=pytest.mark.long), ("--seed", 7)])
+@pytest.mark.parametrize("seed", [(), ("--seed", 7)])
+@pytest.mark.long
 def test_containers_measures_every_leg(seed, data, contents, bench):
     names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)

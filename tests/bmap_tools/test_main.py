@@ -13,7 +13,10 @@ from tests.kit.process import started
 
 @pytest.mark.parametrize(
     ("module", "function", "seconds"),
-    [("fiemap", "usable_extents", 0.01), ("format", "lines", 60)],
+    [
+        pytest.param("fiemap", "usable_extents", 0.01, marks=pytest.mark.long),
+        ("format", "lines", 60),
+    ],
     ids=["while files are mapped", "while the map is written"],
 )
 def test_ctrl_c_of_create_leaves_nothing_behind(ext4_root, tmp_path, module, function, seconds):

@@ -81,6 +81,7 @@ def test_every_random_transform_gets_another_seed():
     assert not set(seeds[:3]) & set(others[:3])
 
 
+@pytest.mark.long
 def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs):
     steps = [dali_torchvision.Resize((50, 60)), NORMALIZE, Flip(1.0)]
     options = {"layout": "CHW", "dtype": "float16", "batch_size": 4}

@@ -128,6 +128,7 @@ def test_attachments_end_after_the_readers_of_their_process_and_not_with_its_chi
     assert run(machine, CHILD) == expected
 
 
+@pytest.mark.long
 @alone
 def test_descriptor_numbers_are_high_and_random_and_a_limit_of_open_files_is_named(
     peer_memory, module

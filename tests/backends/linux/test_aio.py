@@ -137,6 +137,7 @@ def test_an_error_leaves_no_read_under_way_and_no_context_behind(file, contexts,
     assert read_one(file[0], OURS) == file[1][:100]
 
 
+@pytest.mark.long
 @alone
 def test_ctrl_c_while_a_reader_is_opened_leaves_no_context_behind():
     def rings():

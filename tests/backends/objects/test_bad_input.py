@@ -100,7 +100,7 @@ def test_without_credentials_only_anonymous_readers_send_requests_and_sign_none(
     assert not any("authorization" in request.headers for request in store.log())
 
 
-@pytest.mark.parametrize("mode", ["503", "cut", "slow"])
+@pytest.mark.parametrize("mode", ["503", "cut", pytest.param("slow", marks=pytest.mark.long)])
 def test_a_failure_that_passes_is_not_seen_by_the_user(store, mode):
     slow = mode == "slow"
     for method in ["LIST"] if slow else ["GET", "HEAD", "LIST"]:

@@ -91,9 +91,12 @@ def faults(server):
     return [each.fault for each in tries]
 
 
+MODES = "503", "cut", "short", "longer", "stall", pytest.param("slow", marks=pytest.mark.long)
+
+
 @both_transports
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["503", "cut", "short", "longer", "stall", "slow"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_failure_that_may_pass_is_made_good(server, kind, mode):
     make, contents, samples = KINDS[kind]
     catalog, waits = make(server, contents), mode in ("stall", "slow")

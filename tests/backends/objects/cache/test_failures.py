@@ -165,6 +165,7 @@ def test_a_deleted_directory_ends_the_adding_until_the_next_reader(store, folder
         assert reader.use() == []
 
 
+@pytest.mark.long
 @alone
 def test_too_many_open_files_are_no_error(folder):
     with StoreReader(Store(), folder) as reader:
