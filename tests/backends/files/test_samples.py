@@ -45,12 +45,8 @@ def require_few_descriptors(open_reader):
             assert all(threads.map(is_read_right, *zip(*lanes, strict=True)))
 
 
-LATER = [
-    pytest.param(options, marks=pytest.mark.long) for options in ({"io": "aio"}, {"direct": True})
-]
-
-
-@pytest.mark.parametrize("options", [{"io": "preadv"}, *LATER], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{"io": "preadv"}, {"io": "aio"}, {"direct": True}], ids=str)
 @alone
 def test_few_descriptors_are_enough_for_files(catalog, options):
     require_few_descriptors(lambda: PythonFileReader(catalog, lanes=4, **options))
