@@ -21,7 +21,7 @@ from ..reading.opening import Opening
 from ..reading.replacement import OnError
 from ..samples.locations import local_path
 from ..samples.structure import broken
-from .sampling import MakeStream, has_own_order, own_order, seed_of
+from .sampling import has_own_order, own_order, seed_of
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -145,14 +145,12 @@ def prepare(
     *,
     names: Sequence[bytes] = (),
     shuffle: str = "samples",
-    stream: MakeStream | None = None,
 ) -> Opening:
     """Check the arguments that all readers have; nothing is opened.
 
     `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
     default backend. `find` and `fmt` are those of the `Opening`. `shuffle` is the argument of the
-    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`. `stream`
-    is that of the `Opening`; None: as the arguments say.
+    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
@@ -166,7 +164,7 @@ def prepare(
         )
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
-    stream = stream or own_order(arguments)
+    stream = own_order(arguments)
     order = {name: arguments[name] for name in _ORDER}
     if stream is not None:
         order |= {"seed": seed_of(arguments), "stick_to_shard": True}

@@ -1,6 +1,7 @@
 """`readers.mix`: samples of several data sets, by weights."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import Any, NamedTuple, Unpack
@@ -112,7 +113,10 @@ def mix(
     parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
-        found = {name: _find(name, each, tree, remote) for name, each in openings.items()}
+        found: dict[str, Catalog] = {}
+        for name, each in openings.items():
+            with _noting(name):
+                found[name] = each.find(tree, remote)
         catalog = join(found, labels)
         weights = {name: sources[name].get("weights") for name in found}
         parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
@@ -159,23 +163,19 @@ def _openings(
             if each.name not in merged:
                 where = f"source {name!r}" if each.name in own else "format_options"
                 raise ValueError(f"{where} needs {each.name}, see readers.{kind.reader.__name__}")
-        try:
+        with _noting(name):
             openings[name] = kind.prepare(merged)
-        except Exception as error:
-            error.add_note(f"in source {name!r} of readers.mix")
-            raise
     if len({each.remote for each in openings.values()}) > 1:
         urls = ", ".join(repr(name) for name, each in openings.items() if each.remote)
         raise ValueError(f"sources must all be URLs or all be paths, and only {urls} has URLs")
     return openings
 
 
-def _find(
-    name: str, opening: Opening, tree: Callable[[], Tree | None], remote: Remote | None
-) -> Catalog:
-    """The samples of a source."""
+@contextmanager
+def _noting(name: str) -> Iterator[None]:
+    """Add the name of a source to an error."""
     try:
-        return opening.find(tree, remote)
+        yield
     except Exception as error:
         error.add_note(f"in source {name!r} of readers.mix")
         raise

@@ -143,9 +143,7 @@ class PipelineRun:
 
     def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
         """See `Loader.set_weights()`; sets those of all readers."""
-        if (
-            at is None
-        ):  # on all ranks the same, of which one may skip a batch at the end of an epoch
+        if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
             at = self._source.place_of(self.epochs.after(first, self.pipeline.prefetch_queue_depth))
         for each in self._sources.values():
