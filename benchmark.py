@@ -3,6 +3,7 @@
     python benchmark.py demo
     python benchmark.py compare --datadir DIR --verify
     python benchmark.py objects --datadir DIR --url s3://bucket/prefix --verify
+    python benchmark.py readers --datadir DIR --verify
     python benchmark.py loaders --datadir DIR --set imagenet-train
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 
 from ..contract._types import HostBuffer, IntArray
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, state_of
 from ..contract.errors import ContainerChangedError
 from ..contract.options import Option, check_options
 from ..contract.reader import Batch, Reader
@@ -34,10 +34,11 @@ class MemoryReader(Reader):
 
         Raises:
             OSError: a file cannot be read; names its path.
-            ContainerChangedError: a file ends before one of its ranges.
+            ContainerChangedError: a file ends before one of its ranges, or is not what it was when
+                the samples were found.
         """
         if contents is None:
-            whole, self._sizes = _load(catalog.file_paths(np.arange(catalog.file_count)))
+            whole, self._sizes = _load(catalog)
         else:
             whole, self._sizes = None, np.array([each.size for each in contents], np.int64)
         self._whole: HostBuffer | None = whole  # all files, one after another
@@ -74,11 +75,17 @@ class MemoryReader(Reader):
         self._contents, self._whole = [], None
 
 
-def _load(paths: Sequence[bytes]) -> tuple[HostBuffer, IntArray]:
+def _load(catalog: Catalog) -> tuple[HostBuffer, IntArray]:
     """The contents of files, one after another, and their sizes."""
+    paths, states = catalog.file_paths(np.arange(catalog.file_count)), catalog.states
     contents, sizes = bytearray(), np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
         with open(os.fsdecode(path), "rb", buffering=0) as file:
             contents += (content := file.readall())
             sizes[number] = len(content)
+            known = [0] if states is None else states[number].tolist()
+            is_other = any(known) and known != state_of(os.fstat(file.fileno()))
+            if is_other or catalog.altered([number]):
+                what = "the file has been written or replaced since samples were found in it"
+                raise ContainerChangedError(path, f"{what}; make the reader anew")
     return np.frombuffer(contents, np.uint8), sizes

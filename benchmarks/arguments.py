@@ -1,14 +1,18 @@
 """The command line."""
 
 import argparse
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, TABLES, XNVME_BAM, XNVME_GDS, Leg
+from .other_readers import READER_LEGS
 from .workload import BadInputError, Settings
 
+COMMANDS = ChainMap(TABLES, {"readers": READER_LEGS})
+"""The legs of the commands that run several. Those of loaders have others beside them."""
 LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
 """What loaders are compared on."""
 LOADER_LEGS = ("dali", "no-loader", *(leg.name for leg in TABLES["loaders"]))
@@ -96,6 +100,7 @@ _SUMMARIES = {
     "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
     "containers": "compare readers of tars and TFRecord files, on DIR/shards",
     "objects": "compare readers of s3://, on copies of the files in DIR",
+    "readers": "compare other readers with DALI's, on data made of DIR in DIR/readers",
     "loaders": "compare whole loaders with torchvision: pixels first, then the time",
     **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
 }
@@ -117,8 +122,8 @@ def parser() -> argparse.ArgumentParser:
         # Without SUPPRESS, its defaults would overwrite the options that precede the command.
         command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
         _add_options(command)
-        if name in TABLES:
-            known = LOADER_LEGS if name == "loaders" else [leg.name for leg in TABLES[name]]
+        if name in COMMANDS:
+            known = LOADER_LEGS if name == "loaders" else [leg.name for leg in COMMANDS[name]]
             legs = partial(_legs, known=known)
             command.add_argument("--legs", type=legs, metavar="LEG,LEG", help="run only these legs")
         if name == "loaders":
@@ -153,7 +158,7 @@ def settings(options: argparse.Namespace) -> Settings:
     given = {setting.name: getattr(options, setting.name) for setting in fields(Settings)}
     if options.command == "demo":
         given["batches"] = options.batches or _DEMO_BATCHES
-    given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in TABLES else 1)
+    given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in COMMANDS else 1)
     given["threads"] = options.threads or min(usable_cores(), _MOST_THREADS)
     return Settings(**given)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bmap_tools.console import bar
 
-from . import arguments, environment, fio, maps, report
+from . import arguments, environment, fio, maps, other_readers, report
 from .legs import OBJECT_LEGS, TABLES, XNVME_BAM
 from .measure import fill_caches, measure, results_of
 from .pipelines import describe_use
@@ -43,6 +43,7 @@ _DEMO_CONTAINERS = {
 _BASELINES = {
     "compare": "the faster of dali and dali-nommap",
     "containers": "the fastest of DALI's legs of the same format",
+    "readers": "the faster of DALI's legs of the same reader",
     "objects": f"the fastest of {', '.join(OBJECT_LEGS[0].family.baselines)}",
 }
 """The legs that the others are compared with, for the line below the table."""
@@ -131,25 +132,29 @@ def _prepare(options: argparse.Namespace) -> report.Comparison:
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options)
-    names = options.legs if options.command in TABLES else [options.command]
-    known = TABLES.get(options.command, TABLES["compare"])
+    several = arguments.COMMANDS
+    names = options.legs if options.command in several else [options.command]
+    known = several.get(options.command, several["compare"])
     legs = [leg for leg in known if names is None or leg.name in names]
     arguments.refuse_unused(settings, legs)
     baselines = _BASELINES.get(options.command, _BASELINES["compare"])
     ratios = f"x dali: compared with {baselines} in the same round"
-    check = verify if options.verify else None
+    compare = other_readers.verify if options.command == "readers" else verify
+    check = compare if options.verify else None
     return report.Comparison(legs, workload, check, describe_use(settings), ratios)
 
 
 def _open(options: argparse.Namespace, settings: Settings) -> Workload:
     if options.datadir is None:
-        other = "" if options.command in ("containers", "objects") else " or --bmap FILE"
+        other = "" if options.command in ("containers", "objects", "readers") else " or --bmap FILE"
         if settings.bmap is not None and other:
             return maps.samples_of(settings.bmap, settings)
         raise BadInputError(f"{options.command} needs --datadir DIR{other}")
     workload = prepare(options.datadir, settings)
     if options.command == "containers":
         return open_shards(workload, options.datadir)
+    if options.command == "readers":
+        return other_readers.make_data(workload, options.datadir, options.legs)
     if options.command == "objects":
         if options.endpoint is not None:
             os.environ["AWS_ENDPOINT_URL"] = options.endpoint  # DALI has no other way

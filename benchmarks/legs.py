@@ -143,7 +143,8 @@ def _unless(wrong: Callable[[Workload], bool], reason: str) -> Need:
     return lambda workload: reason if wrong(workload) else None
 
 
-def _direct_io(workload: Workload) -> str | None:
+def direct_io(workload: Workload) -> str | None:
+    """Why the files cannot be read around the page cache, or None."""
     try:
         os.close(os.open(workload.catalog.path(0), os.O_RDONLY | os.O_DIRECT))
     except OSError as error:
@@ -224,8 +225,8 @@ def _file_leg(name: str, backend: Backend, summary: str, *needs: Need) -> Leg:
     return Leg(name, _FILES, _reads("file", backend), summary, backend, needs)
 
 
-_CACHED = Backend("python-file", ("copying_lanes",), direct=False)
-_UNCACHED = Backend("python-file", ("copying_lanes",), direct=True)
+CACHED = Backend("python-file", ("copying_lanes",), direct=False)
+UNCACHED = Backend("python-file", ("copying_lanes",), direct=True)
 _XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
 _BLOCK = Backend("block", ("bmap", "uri"))
 REFERENCE = Leg("dali-nommap", _FILES, _READ_BY_DALI, "the same by read()")
@@ -244,8 +245,8 @@ XNVME_BAM = _file_leg(
 )
 MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
 """The legs that need an extent map."""
-PYTHON_FILE = _file_leg("python-file", _CACHED, "python-file: files, page cache")
-_DIRECT = _file_leg("python-file-direct", _UNCACHED, "python-file: files, O_DIRECT", _direct_io)
+PYTHON_FILE = _file_leg("python-file", CACHED, "python-file: files, page cache")
+_DIRECT = _file_leg("python-file-direct", UNCACHED, "python-file: files, O_DIRECT", direct_io)
 _MEMORY = _file_leg(
     "memory",
     Backend("memory"),
@@ -367,4 +368,4 @@ TABLES = {
     "objects": OBJECT_LEGS,
     "loaders": tuple(leg for leg in LEGS if leg.backend and leg is not XNVME_BAM),
 }
-"""The legs of the commands that run several. Those of loaders have others beside them."""
+"""The legs of commands. Those of loaders have others beside them."""

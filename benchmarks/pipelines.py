@@ -41,18 +41,23 @@ Build: TypeAlias = Callable[[Workload, bool], AbstractContextManager[Stream]]
 """Opens the stream of a workload: of exact samples, to be verified, or as they are timed."""
 
 
+def pipeline_of(settings: Settings) -> Pipeline:
+    """An empty pipeline."""
+    return Pipeline(
+        batch_size=settings.batch_size,
+        num_threads=settings.threads,
+        device_id=settings.device_id,
+        prefetch_queue_depth=settings.prefetch,
+    )
+
+
 def reading(read: Callable[[Workload], Nodes]) -> Build:
     """Pipelines of operators that `read` makes. Their samples are consumed, or kept if exact."""
 
     @contextmanager
     def build(workload: Workload, exact: bool) -> Iterator[Stream]:
         settings = workload.settings
-        pipe = Pipeline(
-            batch_size=settings.batch_size,
-            num_threads=settings.threads,
-            device_id=settings.device_id,
-            prefetch_queue_depth=settings.prefetch,
-        )
+        pipe = pipeline_of(settings)
         with pipe:
             data, labels = read(workload)
             if exact:
@@ -96,13 +101,16 @@ def _use_images(data: Any, labels: Any, settings: Settings) -> Nodes:
     be decoded from the memory of a GPU: there, every byte is added up, also of the legs that read
     into host memory.
     """
-    labels = fn.cast(labels, dtype=types.INT64)
+    return use_image(data, settings), fn.cast(labels, dtype=types.INT64)
+
+
+def use_image(data: Any, settings: Settings) -> Any:
+    """A node of what is made of encoded images; see `_use_images()`."""
     if settings.mem == "gpu":
-        return fn.reductions.sum(data.gpu()), labels
+        return fn.reductions.sum(data.gpu())
     if not settings.decode:
-        return fn.peek_image_shape(data), labels
-    device = "cpu" if settings.device_id is None else "mixed"
-    return fn.decoders.image(data, device=device), labels
+        return fn.peek_image_shape(data)
+    return fn.decoders.image(data, device="cpu" if settings.device_id is None else "mixed")
 
 
 def describe_use(settings: Settings) -> str:

@@ -65,6 +65,19 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """What another reader and DALI's read.
+
+    Attributes:
+        arguments: of both, which say which samples there are.
+        sizes: int64[n], bytes of each sample, in list order.
+    """
+
+    arguments: Mapping[str, Any]
+    sizes: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """The samples of a round, and the order in which they are read.
 
@@ -77,6 +90,7 @@ class Workload:
         shards: the same samples in containers, by their format.
         untimed: how many batches of the order come before the clock starts.
         model: how many images a second the training loop takes; None: all that come.
+        made: what other readers read, by their names.
     """
 
     settings: Settings
@@ -88,6 +102,7 @@ class Workload:
     shards: Mapping[str, Shards] = field(default_factory=dict)
     untimed: int = 0
     model: int | None = None
+    made: Mapping[str, Data] = field(default_factory=dict)
 
     def batch(self, iteration: int) -> IntArray:
         """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""

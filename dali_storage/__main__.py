@@ -1,13 +1,16 @@
 """`python -m dali_storage`: which backends and devices work on this machine, and why not.
 
 `python -m dali_storage check` lists bad samples.
-`python -m dali_storage index` makes indexes: of containers, or of all samples below a root.
+`python -m dali_storage index` makes indexes: of containers, of all samples below a root, or of
+annotations.
+`python -m dali_storage prove` compares our reader with DALI's.
 """
 
 import sys
 
-from .cli import check, doctor, index
+from .cli import check, doctor, index, prove
 
 if __name__ == "__main__":
-    command = {"check": check.main, "index": index.main}.get("".join(sys.argv[1:2]))
+    commands = {"check": check.main, "index": index.main, "prove": prove.main}
+    command = commands.get("".join(sys.argv[1:2]))
     sys.exit(command(sys.argv[2:]) if command else doctor.main())

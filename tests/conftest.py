@@ -64,6 +64,12 @@ def _cheap_collections():
 
 
 @pytest.fixture
+def no_deprecations(monkeypatch):
+    """DALI does not warn of its deprecated operators, which no filter of warnings would stop."""
+    monkeypatch.setattr("nvidia.dali.ops._handle_op_deprecation", lambda *_: None, raising=False)
+
+
+@pytest.fixture
 def tree(tmp_path):
     """Makes `classes` directories of files with random bytes; `sizes` are used in turn."""
 

@@ -6,6 +6,8 @@ From then on the kernel is asked again only what concerns the spans that were re
 another one, all of the extents are compared again.
 """
 
+import os
+
 import numpy as np
 
 from bmap_tools import fiemap
@@ -14,7 +16,7 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import named
 from ...contract.ranges import Spans
-from ..files.containers import Containers
+from ..files.containers import Containers, changed_error
 from ..files.opening import statuses_of_paths
 from ..files.samples import SampleFiles
 from .freshness import Freshness
@@ -35,7 +37,7 @@ class MappedContainers:
         files: IntArray,
         lanes: int,
     ) -> None:
-        """Open nothing yet. `files` is the file of the map that each file of the catalog is."""
+        """`files` is the file of the map that each file of the catalog is."""
         self._catalog = catalog
         self._freshness = freshness
         self._files = files
@@ -46,15 +48,20 @@ class MappedContainers:
         parts = loaded.map.inodes[files], sizes, times[0][0], times[1][0], times[0][1], times[1][1]
         self._states = np.stack(parts, axis=1)
         self._answers: dict[int, IntArray] = {}  # by file of the catalog
+        for file in catalog.guards or ():  # what a mapping has written may be in memory only
+            path = catalog.file_path(file)
+            with freshness.missing_is_stale(), open(path, "rb", buffering=0) as opened:
+                os.fdatasync(opened.fileno())
 
     def check(self, spans: Spans, lane: int) -> None:
         """Refuse the files of `spans` that differ from the map, the first of the batch.
 
         Raises:
             StaleMapError: a container differs.
+            ContainerChangedError: it lacks a guard.
             OSError: the state of a container cannot be read; names its path.
         """
-        files = list(dict.fromkeys(spans.files[spans.slots.argsort()].tolist()))
+        used = files = list(dict.fromkeys(spans.files[spans.slots.argsort()].tolist()))
         can_move = self._freshness.can_move[self._files[files]].tolist()
         if not all(can_move):
             self._check_paths(files)
@@ -63,9 +70,11 @@ class MappedContainers:
             while files:
                 fds = self._open(files[: self._containers.at_once], lane)
                 self._check(files[: len(fds)], fds, spans)
-                del files[: len(fds)]
+                files = files[len(fds) :]
         finally:
             self._containers.release(lane)
+        for altered in self._catalog.altered(used):
+            raise changed_error(self._catalog.file_path(altered))
 
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""

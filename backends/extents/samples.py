@@ -21,6 +21,7 @@ from ...contract.errors import (
     os_error,
 )
 from ...contract.reader import Batch
+from ..files.containers import changed_error
 from ..files.opening import open_files, open_missing, regular_sizes
 from ..linux.storage import Storage
 from . import device
@@ -92,6 +93,7 @@ class MappedSamples:
                     self._containers = MappedContainers(catalog, loaded, freshness, files, lanes)
         self._is_unmapped = self._find_unmapped(not_mounted)
         self._require_within(not_mounted)
+        self._require_as_found()
         if check and not_mounted:
             what = f"whether files have changed since they were mapped ({self._map.created})"
             where = f"the file system of {storage.path} is not mounted: {not_mounted}"
@@ -188,6 +190,18 @@ class MappedSamples:
             raise self._loaded.stale(path, what)
         Freshness(self._loaded).check(self._files[file], [path])
         raise ContainerChangedError(path, f"{what}; make its index anew")
+
+    def _require_as_found(self) -> None:
+        """Refuse a container that is not what it was when the samples were found in it."""
+        if (found := self._catalog.states) is None or self._catalog.ranges is None:
+            return
+        times = np.divmod(self._map.mtimes_ns[self._files], 10**9)
+        mapped = np.stack((self._map.inodes[self._files], self.sizes, *times), axis=1)
+        differs = (mapped != found).any(axis=1) & found.any(axis=1)
+        for file in np.flatnonzero(differs)[:1].tolist():
+            path = self._catalog.file_path(file)
+            Freshness(self._loaded).check(self._files[[file]], [path])  # the map may be stale
+            raise changed_error(path)
 
     def _retry(
         self,

@@ -30,14 +30,15 @@ _IDENTITY = np.array([4, 5, 14, 15])  # inode, size, mtime in s and ns: words in
 class Containers:
     """The open containers of a reader, shared by its lanes. Those used last stay open.
 
-    The inode, size and time of modification that a container has when it is first opened are kept,
-    32 bytes each. It is compared with these when it is opened again, and after every batch, by its
-    path: that another one has taken its place is noticed, too.
+    The inode, size and time of modification of a container are kept, 32 bytes each: those in
+    `Catalog.states`, or else those that it has when it is first opened. It is compared with these
+    whenever it is opened, and after every batch, by its path: that another one has taken its place
+    is noticed, too. After every batch, so are the bytes in `Catalog.guards`.
 
-    What is not noticed: a writer that puts the time of modification back; one that writes through a
-    mapping which it already wrote to before the container was opened; and, before Linux 6.13, one
-    that writes both before and after the container is opened, within a tick of the kernel's clock
-    (1 to 10 ms). The time of status change (ctime) would tell the first, but also changes with the
+    Without guards, these are not noticed: a writer that puts the time of modification back; one
+    that writes through a mapping which it already wrote to before the state was taken; and, before
+    Linux 6.13, one that writes both before and after that, within a tick of the kernel's clock (1
+    to 10 ms). The time of status change (ctime) would tell the first, but also changes with the
     container's name, owner and permissions.
 
     Attributes:
@@ -50,6 +51,8 @@ class Containers:
         self._files = files
         count = 0 if catalog.ranges is None else catalog.file_count
         self._known = np.zeros((count, 4), np.int64)  # the inode is 0: not opened yet
+        if count and catalog.states is not None:
+            self._known[:] = catalog.states
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
         self.at_once = max(min(FILES_AT_ONCE, self._most // lanes), 1)
@@ -97,13 +100,13 @@ class Containers:
         return statuses_of_paths([self._paths[file] for file in files], self._files.local)
 
     def changed(self, files: list[int]) -> list[int]:
-        """Those of `files`, which are open, that are not what they were when first opened.
+        """Those of `files`, which are open, that are not what they were, or lack their guards.
 
-        The errors are those of `statuses()`.
+        The errors are those of `statuses()` and `Catalog.altered()`.
         """
         differs = _identities(self.statuses(files)) != self._known[files]
         if not differs.any():
-            return []
+            return self._catalog.altered(files)
         return [files[index] for index in np.flatnonzero(differs.any(axis=1)).tolist()]
 
     def close(self) -> None:
@@ -169,7 +172,7 @@ class Containers:
 
 def changed_error(path: bytes, where: str = "") -> ContainerChangedError:
     """The error of a container that was written or replaced; `where` names the sample."""
-    what = "the container has been written or replaced since it was first opened"
+    what = "the container has been written or replaced since the reader first looked into it"
     remedy = "make the reader anew, and the index if there is one"
     return ContainerChangedError(path, f"{where + ': ' if where else ''}{what}; {remedy}")
 

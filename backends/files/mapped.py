@@ -98,6 +98,8 @@ class MappedFiles:
         for (path, known), it in zip(mapped, found, strict=True):
             if (it.st_ino, it.st_size, it.st_mtime_ns) != known:
                 raise changed_error(path)
+        for file in self._catalog.altered(used):
+            raise changed_error(self._catalog.file_path(file))
         return Views(self._buffer, self._at[files] + starts, sizes)
 
     def close(self) -> None:

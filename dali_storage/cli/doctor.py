@@ -5,7 +5,7 @@ With `--json` it prints one object:
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
-     "dali": [{"name": "dynamic.readers.File", "since": "2.2", "works": true, ...}, ...],
+     "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
      "processors": {"affinity": 12, "quota": 4, "used": 4}}
 
 `dali` has the features that need a DALI of some version; only DALI itself, if it does not fit.

@@ -1,11 +1,12 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
-A directory or a URL is no container: `index_samples` makes the index of the samples below it.
+A directory or a URL is no container, unless it has the `data.mdb` of an LMDB: `index_samples` makes
+the index of the samples below it. Nor are annotations, which `index_coco` parses.
 
-The kind of a container is seen from its first bytes. The index has DALI's format, and is written
-beside the container or to DIR: that of `x.tar` is `x.idx`; to a name without such an extension
-`.idx` is appended. An index that exists is replaced when the new one is complete. The exit status
-is 0 if every file has an index now, else 1.
+The kind of a container is seen from its first bytes. The index has DALI's format (of LMDB files,
+for which DALI has none, our own), and is written beside the container or to DIR: that of `x.tar` is
+`x.idx`; to a name without such an extension `.idx` is appended. An index that exists is replaced
+when the new one is complete. The exit status is 0 if every file has an index now, else 1.
 """
 
 import argparse
@@ -19,10 +20,12 @@ from bmap_tools import console
 from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick
 
+from ..formats.lmdb import index as lmdb_index
+from ..formats.lmdb import pages
 from ..formats.tar import archive
 from ..formats.tar import index as tar_index
 from ..formats.tfrecord import index as tfrecord_index
-from . import index_samples
+from . import index_coco, index_samples
 
 _HEAD = 512  # bytes of a container, which show its kind
 
@@ -38,13 +41,18 @@ class Kind(NamedTuple):
 
 KINDS = (
     Kind("tar", (".tar",), archive.matches, tar_index.index),
+    # Before TFRecord, for which the first 8 bytes of an LMDB, the page number 0, are a length.
+    Kind("LMDB", (".mdb", ".lmdb"), pages.matches, lmdb_index.index),
     Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the indexes; errors go to stderr. Returns the exit status."""
-    given, parser = _parse(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if any(word.partition("=")[0] == "--coco" for word in words):
+        return index_coco.main(words)
+    given, parser = _parse(words)
     if given.verify:
         return index_samples.verify(given.files)
     if any(map(index_samples.is_root, given.files)):
@@ -68,12 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     """The arguments, which go together."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage index",
         usage="%(prog)s FILE... [-o DIR]\n       %(prog)s ROOT -o INDEX [options]\n"
-        "       %(prog)s --verify INDEX...",
+        "       %(prog)s --coco FILE -o DIR [options]\n       %(prog)s --verify INDEX...",
         description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}. "
         "Or make one index of the samples in the class directories of ROOT, a directory or a URL: "
         "readers.file(file_root=INDEX) reads them without listing anything.",
@@ -86,6 +94,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, argpars
     leave_out = "samples of ROOT to leave out: what `python -m dali_storage check` has written"
     parser.add_argument("--exclude", metavar="FILE", help=leave_out)
     given = parser.parse_args(arguments)
+    given.files = [*map(_container, given.files)]
     roots = [file for file in given.files if index_samples.is_root(file)]
     if roots and (len(given.files) > 1 or given.output is None):
         parser.error("all samples of a directory or URL have one index: index ROOT -o INDEX")
@@ -116,9 +125,15 @@ def _kind(file: str) -> Kind:
     for kind in KINDS:
         if kind.matches(head):
             return kind
-    known = " or ".join(kind.name for kind in KINDS)
+    *others, last = (kind.name for kind in KINDS)
     why = archive.compressed(head) if head else "it is empty"
-    raise ValueError(f"{file!r} is no {known}" + (f"; {why}" if why else ""))
+    raise ValueError(f"{file!r} is no {', '.join(others)} or {last}" + (f"; {why}" if why else ""))
+
+
+def _container(file: str) -> str:
+    """The path of a file or root, or of the file in the directory of an LMDB."""
+    inner = os.path.join(file, "data.mdb")
+    return inner if os.path.isfile(inner) else file
 
 
 def _target(file: str, directory: str | None) -> str:

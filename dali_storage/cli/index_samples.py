@@ -28,13 +28,10 @@ OPTIONS = *FILTERS, "backend_option", "exclude"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that only this has."""
     group = parser.add_argument_group("samples", "for ROOT; filters as those of readers.file")
-    for name in FILTERS[:2]:
-        option = "--" + name.replace("_", "-")
-        group.add_argument(option, nargs="+", action="extend", metavar="GLOB")
-    group.add_argument("--case-sensitive-filter", action="store_true")
+    add_filters(group)
     group.add_argument(
         "--backend-option",
-        type=_option,
+        type=key_and_value,
         nargs="+",
         action="extend",
         default=[],
@@ -42,6 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of the backend object-store, for a URL, such as endpoint=http://127.0.0.1:9000; "
         "VALUE is JSON or text",
     )
+
+
+def add_filters(group: argparse._ArgumentGroup) -> None:
+    """The options of `FILTERS`."""
+    for name in FILTERS[:2]:
+        option = "--" + name.replace("_", "-")
+        group.add_argument(option, nargs="+", action="extend", metavar="GLOB")
+    group.add_argument("--case-sensitive-filter", action="store_true")
 
 
 def is_root(name: str) -> bool:
@@ -95,7 +100,8 @@ def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalo
     return discovery.from_directory(os.path.abspath(root), **filters)
 
 
-def _option(text: str) -> tuple[str, Any]:
+def key_and_value(text: str) -> tuple[str, Any]:
+    """A type of arguments for argparse: KEY=VALUE."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import stat
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ._types import IntArray
+from .errors import named, os_error
 from .objects import Versions, scheme
 from .ranges import Ranges
 
@@ -37,6 +43,12 @@ class Catalog:
         containers: int64[k], how many delivered samples each container has; None if there are none.
         sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
         versions: bytes[files], what identifies the listed content of each; None as `sizes`.
+        states: int64[files, 4], what files were before somebody looked into them for the ranges,
+            see `state_of()`; zeros for other files. None: nobody did. A file that is another one
+            when it is read is refused.
+        guards: bytes that files must have while samples of them are read, and where: for formats
+            whose writers may leave the time of modification as it was. By the number of the file;
+            of objects they are not compared. None: there are none.
     """
 
     root: bytes
@@ -48,6 +60,8 @@ class Catalog:
     containers: IntArray | None = None
     sizes: IntArray | None = None
     versions: Versions | None = None
+    states: IntArray | None = None
+    guards: Mapping[int, Sequence[tuple[int, bytes]]] | None = None
     # Not an argument: a copy with other columns, as by replace(), must not have it.
     _checksum: int | None = field(default=None, init=False, repr=False)
 
@@ -114,7 +128,7 @@ class Catalog:
         return f"sample {sample // self.pieces}: {size:,} bytes at {start:,}"
 
     def checksum(self) -> int:
-        """A CRC-32 of the names, the labels, and where the samples are in the files."""
+        """A CRC-32 of the names, the labels, the guards, and where samples are in the files."""
         if self._checksum is not None:
             return self._checksum
         labels = np.ascontiguousarray(self.labels).data
@@ -123,7 +137,17 @@ class Catalog:
         if (ranges := self.ranges) is not None:
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
                 checksum = zlib.crc32(np.ascontiguousarray(column).data, checksum)
+        for guards in (self.guards or {}).values():
+            checksum = zlib.crc32(b"".join(content for _, content in guards), checksum)
         return checksum
+
+    def altered(self, files: Iterable[int]) -> list[int]:
+        """Those of `files` that lack one of their guards; errors name the path of the file.
+
+        They are read through the page cache, in which all writers of a file meet.
+        """
+        guards = self.guards or {}
+        return [it for it in files if it in guards and not _has(self.file_path(it), guards[it])]
 
     def knowing(self, checksum: int) -> Catalog:
         """This catalog, which is new, and need not compute its checksum any more."""
@@ -147,7 +171,7 @@ class Catalog:
     def __reduce__(self) -> tuple[Any, ...]:
         """Memory that is mapped is copied: it cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
-        return Catalog, tuple((values | {"names": bytes(self.names)}).values())
+        return partial(type(self), **values | {"names": bytes(self.names)}), ()
 
     def _file(self, sample: int) -> int:
         return int(self.files(np.array([sample]))[0])
@@ -184,6 +208,30 @@ class CatalogBuilder:
         # astype() keeps the low 32 bits, as DALI does when it converts a long to an int.
         labels = np.asarray(self._labels).astype(np.int32)
         return Catalog(root, bytes(self._names), offsets, labels)
+
+
+def state_of(status: os.stat_result) -> list[int]:
+    """What tells a file from what it was: inode, size in bytes, time of modification in s and ns.
+
+    Each is an int64, as the words of struct statx are: large inodes are negative.
+    """
+    inode = status.st_ino - (status.st_ino >> 63 << 64)
+    return [inode, status.st_size, *divmod(status.st_mtime_ns, 10**9)]
+
+
+def open_regular(path: bytes) -> io.FileIO:
+    """A file, without a buffer; an OSError if it is no regular one: a pipe may wait for ever."""
+    with named(path):
+        file = io.FileIO(path, opener=lambda it, flags: os.open(it, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise os_error(errno.EINVAL, path, ": not a regular file")
+    return file
+
+
+def _has(path: bytes, guards: Sequence[tuple[int, bytes]]) -> bool:
+    with open_regular(path) as file, named(path):
+        return all(os.pread(file.fileno(), len(it), at) == it for at, it in guards)
 
 
 class Tree(Protocol):

@@ -13,6 +13,7 @@
     │   └── bmap_tools.MapFormatError   an invalid or inconsistent bmap.json
     ├── UserWarning
     │   ├── CacheNotUsed            a cache of objects that cannot be read or written
+    │   ├── ManifestLinesSkipped    lines of a manifest that name no file
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
     │   ├── NotMapped               containers that are read, although they were to be mapped
     │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
@@ -22,6 +23,9 @@
 
 All other failures are those of the operating system, as the `OSError(errno, strerror, path)` that
 Python raises: a missing file is a `FileNotFoundError` whose `filename` is its path.
+
+DALI's dynamic mode raises the error of a call again, as `type(error)(text)` with the error as its
+cause. So each class takes a text alone, in the place of a path in bytes; `filename` is then None.
 """
 
 import errno
@@ -30,6 +34,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ._types import IntArray
+
+
+def _stale(path: bytes | str, what: str) -> tuple[str | int, ...]:
+    """The arguments of an `OSError`."""
+    return (path,) if isinstance(path, str) else (errno.ESTALE, what, os.fsdecode(path))
 
 
 class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine)
@@ -49,9 +58,8 @@ class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine
 class SampleChangedError(OSError):
     """The size of a sample, whose path is `filename`, changed each time it was read."""
 
-    def __init__(self, path: bytes) -> None:
-        what = "the file keeps changing its size while it is read"
-        super().__init__(errno.ESTALE, what, os.fsdecode(path))
+    def __init__(self, path: bytes | str) -> None:
+        super().__init__(*_stale(path, "the file keeps changing its size while it is read"))
 
 
 class ContainerChangedError(OSError):
@@ -60,9 +68,9 @@ class ContainerChangedError(OSError):
     No bytes of it were delivered in the batch that raises this.
     """
 
-    def __init__(self, path: bytes, what: str) -> None:
+    def __init__(self, path: bytes | str, what: str = "") -> None:
         """`what` is the difference, and what to do."""
-        super().__init__(errno.ESTALE, what, os.fsdecode(path))
+        super().__init__(*_stale(path, what))
 
 
 class ObjectReplacedError(ContainerChangedError):
@@ -79,10 +87,10 @@ class RecordError(ValueError):
         filename: the path of its file.
     """
 
-    def __init__(self, path: bytes, what: str) -> None:
+    def __init__(self, path: bytes | str, what: str = "") -> None:
         """`what` names the sample, the defect and the remedy."""
-        self.filename = os.fsdecode(path)
-        super().__init__(f"{self.filename!r}: {what}")
+        self.filename = None if isinstance(path, str) else os.fsdecode(path)
+        super().__init__(path if self.filename is None else f"{self.filename!r}: {what}")
 
 
 class StaleMapError(OSError):
@@ -91,13 +99,17 @@ class StaleMapError(OSError):
     `filename` is the path of the sample, or of the device if that is not the mapped one.
     """
 
-    def __init__(self, path: bytes, what: str, remedy: str) -> None:
+    def __init__(self, path: bytes | str, what: str = "", remedy: str = "") -> None:
         """`what` is the difference, `remedy` the command or option that helps."""
-        super().__init__(errno.ESTALE, f"{what}; {remedy}", os.fsdecode(path))
+        super().__init__(*_stale(path, f"{what}; {remedy}"))
 
 
 class CacheNotUsed(UserWarning):
     """A cache on a local disk cannot be read or written any more. Objects come from their store."""
+
+
+class ManifestLinesSkipped(UserWarning):
+    """Lines of a manifest have no path, or are no JSON objects, and DALI's reader skips such."""
 
 
 class MapNotChecked(UserWarning):

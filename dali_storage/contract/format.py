@@ -18,10 +18,12 @@ class Output(NamedTuple):
     Attributes:
         dtype: None if it is not known.
         ndim: of a sample; None if it is not known.
+        layout: what the axes are, as DALI names them; "" if it has no names for them.
     """
 
     dtype: np.dtype[Any] | None = np.dtype(np.uint8)
     ndim: int | None = 1
+    layout: str = ""
 
 
 class Wanted(NamedTuple):

@@ -121,8 +121,16 @@ def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
     return number
 
 
-def dali_flag(argument: str, value: Any) -> bool:
-    """The truth value of a number, as in DALI; None is False. DALI would take "False" for True."""
+def dali_number(argument: str, value: Any) -> float:
+    """An argument of the operator, converted by `float()` as in DALI; TypeError if it cannot be."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{argument} must be a number, not {value!r}") from None
+
+
+def dali_flag(argument: str, value: Any, default: bool = False) -> bool:
+    """The truth value of a number, as in DALI; None is the default. "False" is refused."""
     if value is None or isinstance(value, (Real, np.bool_)):
-        return bool(value)
+        return default if value is None else bool(value)
     raise TypeError(f"{argument} must be True or False, not {value!r}")

@@ -23,8 +23,8 @@ FEATURES = {
     "readers.*, iterators, checkpoints, resume": (1, 53),
     "samples of different sizes without a copy; checkpoints as JSON": (2, 0),
     "shuffle_after_epoch with 64-bit random numbers": (2, 2),
-    "dynamic.readers.File": (2, 2),
-    "dynamic.readers.File with capture=True": (2, 3),
+    "dynamic.readers.*": (2, 2),
+    "dynamic.readers.* with capture=True": (2, 3),
 }
 """The first version with each feature; docs/dali-versions.md has the same table."""
 
@@ -50,8 +50,9 @@ _INTERNALS = {
 }
 _DYNAMIC = {
     "nvidia.dali.experimental.dynamic._ops:Reader": "GetReaderMeta SaveCheckpoint SetupAndRun "
-    "_checkpointing_enabled _infer_num_outputs _init_backend _last_invocation _lock "
-    "_max_batch_size _name _op_backend _pending_state next_epoch set_state"
+    "_checkpointing_enabled _infer_num_outputs _infer_output_devices _init_backend _init_spec "
+    "_last_invocation _lock _max_batch_size _name _op_backend _output_names _pending_state "
+    "_pre_call _run next_epoch set_state"
 }
 _CAPTURE = " _transfer_into _transferred _wire_pipeline"
 
@@ -124,6 +125,7 @@ def require_dynamic() -> None:
     require("dali_storage.dynamic", (2, 2))
     capture = _CAPTURE if has((2, 3)) else ""
     _look_up({place: names + capture for place, names in _DYNAMIC.items()})
+    _look_up({"nvidia.dali.experimental.dynamic:_op_builder": "_scalar_decay"})
 
 
 def load(data: str | bytes) -> dict[str, Any]:
@@ -147,10 +149,23 @@ def dump(data: dict[str, Any]) -> str | bytes:
     return json.dumps(data) if has((2, 0)) else pickle.dumps(data)
 
 
-def _names(owner: type) -> set[str]:
-    """The attributes of a class, and all names that its methods use."""
-    found = set(dir(owner))
-    for value in (value for base in owner.__mro__ for value in vars(base).values()):
+def own_reader(name: str) -> Any:
+    """DALI's class of a reader; asked for at import: later, its name may stand for our reader.
+
+    Raises:
+        ImportError: it does already.
+    """
+    found = getattr(importlib.import_module("nvidia.dali.ops").readers, name)
+    if found.__module__ != "nvidia.dali.ops.readers":
+        what = f"nvidia.dali.ops.readers.{name} is {found!r}"
+        raise ImportError(f"{what}: import dali_storage.readers before it is replaced")
+    return found
+
+
+def _names(owner: Any) -> set[str]:
+    """The attributes of a class or module, and all names that the methods of a class use."""
+    found, bases = set(dir(owner)), getattr(owner, "__mro__", ())
+    for value in (value for base in bases for value in vars(base).values()):
         function = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
         found |= _used(getattr(function, "__code__", None))
     return found
@@ -164,7 +179,7 @@ def _used(code: Any) -> set[str]:
 
 
 def _look_up(internals: Mapping[str, str]) -> None:
-    """Refuse a DALI that lacks one of these names: "module:class", and attributes of the class.
+    """Refuse a DALI that lacks one of these names: "module:class", and attributes of it.
 
     The attributes of its instances are not known before one is made. So an attribute counts as
     known if a method of the class uses its name.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import operator
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -40,6 +41,8 @@ from .seeds import inherited_seed
 DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
 """Which output each input of a pipeline takes, by its name."""
+
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # what DALI adds to its errors
 
 LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
@@ -101,6 +104,7 @@ class ReaderGroup:
                 no_copy=device == "cpu",
                 dtype=None if output.dtype is None else to_dali_type(str(output.dtype)),
                 ndim=output.ndim,
+                layout=output.layout or None,
                 preserve=preserve,
             )
             self.source_desc = node.source._group.source_desc
@@ -318,7 +322,7 @@ _DECODERS = {
 def failure(error: Exception) -> str:
     """What DALI says of an operator that failed, without its place in the code."""
     operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
-    text = str(error).rpartition("encountered:")[2].partition("Current pipeline object")[0]
+    text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
     return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
 
 

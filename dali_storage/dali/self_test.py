@@ -6,19 +6,21 @@ DALI may change its order without a word, as 2.2 did. The files of the compariso
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
-from nvidia.dali import Pipeline, fn
+from nvidia.dali import fn
 
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import UntestedDali
 from ..order import OrderOptions
 from ..reading.opening import Opening
+from .comparing import VARIANTS, pairs, pipeline_of
 from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION
 from .executor import extend_pipelines
 from .group import ReaderGroup
@@ -27,13 +29,7 @@ VARIABLE = "DALI_STORAGE_UNTESTED_DALI"
 """The environment variable that has readers go on although they differ from DALI's."""
 
 _FILES, _BATCH, _BATCHES = 8, 3, 7  # of more than two epochs
-_DALI = fn.readers.file  # as long as it is DALI's: users may assign ours to it
-_VARIANTS: dict[str, dict[str, Any]] = {
-    "random_shuffle": {"random_shuffle": True, "initial_fill": 4},  # by a seed of the pipeline
-    "shuffle_after_epoch": {"shuffle_after_epoch": True},
-}
-
-_Read: TypeAlias = Callable[..., tuple[Any, Any]]
+DALI_FILE = fn.readers.file  # as long as it is DALI's: users may assign ours to it
 
 
 @functools.cache
@@ -80,46 +76,26 @@ def _compare(names: list[str]) -> Iterator[str]:
         options = OrderOptions(**order, shuffle_bits=SHUFFLE_BITS)
         reader = registry.load("python-file")
         opening = Opening(find=lambda *_: catalog, reader=reader, order=options)
-        group = ReaderGroup("self-test", opening, inherits_seed=True)
+        group = ReaderGroup("self-test", opening, inherits_seed="seed" not in order)
         return group.add_outputs(with_index=False, preserve=False)
 
     def theirs(**order: Any) -> tuple[Any, ...]:
-        return _DALI(files=names, labels=[*range(_FILES)], **order)  # type: ignore[no-any-return]
+        return DALI_FILE(files=names, labels=[*range(_FILES)], **order)  # type: ignore[no-any-return]
 
-    for variant, order in _VARIANTS.items():
-        wanted = _take(_pipeline(theirs, order), _BATCHES)
-        first = _pipeline(ours, order)
-        before = _take(first, 2)
-        again = _pipeline(ours, order, checkpoint=first.checkpoint())
-        if before + _take(first, _BATCHES - 2) != wanted:
-            yield f"{variant} differs"
-        elif before + _take(again, _BATCHES - 2) != wanted:
-            yield f"a checkpoint with {variant} differs"
-
-
-def _pipeline(read: _Read, order: dict[str, Any], checkpoint: Any = None) -> Pipeline:
-    pipeline = Pipeline(
-        batch_size=_BATCH,
-        num_threads=1,
-        device_id=None,
-        seed=1,
-        enable_checkpointing=True,
-        checkpoint=checkpoint,
-    )
-    with pipeline:
-        pipeline.set_outputs(*read(**order))
-    return pipeline
-
-
-def _take(pipeline: Pipeline, batches: int) -> list[list[list[int]]]:
-    """The content and the label of each sample."""
-    runs = [pipeline.run() for _ in range(batches)]
-    return [[np.asarray(output.as_tensor()).ravel().tolist() for output in run] for run in runs]
+    for variant, more in VARIANTS.items():
+        make = partial(pipeline_of, order={"initial_fill": 4, **more}, batch_size=_BATCH)
+        again = partial(make, ours)
+        found = pairs(make(ours), make(theirs), again, batches=_BATCHES, cut=2)
+        first = next((each for each in found if each.got != each.wanted), None)
+        if first is not None:
+            yield f"a checkpoint with {variant} differs" if first.restored else f"{variant} differs"
 
 
 @contextmanager
 def in_memory(content: bytes) -> Iterator[str]:
     """The path of a file that is only in memory."""
-    with os.fdopen(os.memfd_create("dali_storage"), "wb", buffering=0) as file:
-        file.write(content)
+    with os.fdopen(os.memfd_create("dali_storage"), "wb") as file:
+        file.write(content)  # a buffered file goes on behind the 2 GiB that one call can write
+        file.flush()
+        del content
         yield f"/proc/self/fd/{file.fileno()}"

@@ -1,34 +1,63 @@
-"""The drop-in reader of DALI's dynamic mode.
+"""The drop-in readers of DALI's dynamic mode: those of `ndd.readers`, see `DynamicReader`."""
 
-`ndd.readers.File` drives an operator: it gives it a workspace for every batch, asks it
-for metadata and checkpoints. `File` inherits all of that, and puts a `BatchStream` where DALI's
-operator would be. So epochs, samples, shards, states and errors are DALI's own.
-"""
-
-import contextlib
-import json
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 
-from ..contract.options import dali_flag, require_integer
-from ..dali import add_reader, compat
-from ..dali.self_test import require_same_order
-from ..order.state import read_checkpoint
+from ..contract._types import PathLike
 from ..readers.arguments import IgnoredArguments, ReadingArguments, complete, takes_arguments
+from ..readers.coco import ANNOTATION_DEFAULTS, AnnotationArguments, prepare_coco
 from ..readers.files import SampleArguments, prepare_file
+from ..readers.npy import ARRAY_DEFAULTS, ArrayArguments, prepare_numpy
+from ..readers.tfrecord import prepare_tfrecord
+from ..readers.webdataset import prepare_webdataset
 from ..samples import discovery
-from .file_operator import FileOperator, FileSource
+from .reader import DynamicReader
 
-__all__ = ["File"]
+__all__ = ["COCO", "File", "Numpy", "TFRecord", "Webdataset"]
 
 
-class _Arguments(SampleArguments, ReadingArguments, IgnoredArguments, total=False):
+class _Arguments(ReadingArguments, IgnoredArguments, total=False):
+    """The arguments that all readers of dynamic mode have."""
+
+
+class _CocoArguments(AnnotationArguments, _Arguments, total=False):
+    """The arguments that `COCO` shares with `readers.coco`."""
+
+
+class _FileArguments(SampleArguments, _Arguments, total=False):
     """The arguments that `File` shares with `readers.file`."""
 
 
-class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
+class _NumpyArguments(ArrayArguments, _Arguments, total=False):
+    """The arguments that `Numpy` shares with `readers.numpy`."""
+
+
+class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has no type for it
+    """`ndd.readers.COCO` with a choice of how the bytes are read.
+
+    `dali_storage.readers.coco` describes the arguments, outputs and errors, `File` those of all
+    readers. An epoch gives tuples.
+    """
+
+    @takes_arguments(**ANNOTATION_DEFAULTS)
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        *,
+        enable_checkpointing: bool = False,
+        **given: Unpack[_CocoArguments],
+    ) -> None:
+        """See `File`; the arguments are those of `dali_storage.readers.coco`."""
+        prepare = functools.partial(prepare_coco, given=[*given])
+        super().__init__(prepare, complete(COCO.__init__, given, locals()))
+
+
+class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
     """`ndd.readers.File` with a choice of how the bytes are read.
 
     The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
@@ -39,20 +68,8 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         for data, labels in reader.next_epoch(batch_size=64, capture=True):
             images = ndd.decoders.image(data, device="gpu")
 
-    All methods are those of `ndd.readers.File`: `next_epoch()`, also with `capture=True`, calls,
-    `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader
-    works in `ndd.pytorch.nodes.Reader(File, ...)`, too. As with DALI's reader, `next_epoch()` after
-    an abandoned epoch or a restored state goes on from that sample, for as many batches as a whole
-    epoch has.
-
-    Batches are shared with DALI and not copied; their memory is used again when the last reference
-    to them is gone. The reader is closed by `close()`, by `with`, or when it is dropped.
+    `DynamicReader` describes the methods, and who closes a reader.
     """
-
-    _checkpointing_enabled: bool  # these are of DALI's reader
-    _max_batch_size: int | None
-    _op_backend: Any
-    _pending_state: bytes | None
 
     @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
     def __init__(
@@ -62,7 +79,7 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         device: Any = "cpu",
         *,
         enable_checkpointing: bool = False,
-        **given: Unpack[_Arguments],
+        **given: Unpack[_FileArguments],
     ) -> None:
         """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
 
@@ -77,111 +94,92 @@ class File(ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
         Raises:
             ValueError, TypeError: an argument is wrong; the message has its name and value.
         """
-        if not isinstance(name, (str, type(None))):
-            raise TypeError(f"name must be a string, not {name!r}")
-        device = getattr(device, "device_type", device) or "cpu"
-        if device != "cpu":
-            raise ValueError(
-                f"device must be 'cpu' in dynamic mode, not {device!r}: data.gpu() copies a batch "
-                "to the GPU"
-            )
-        if max_batch_size is not None:
-            max_batch_size = _integer("File", "max_batch_size", max_batch_size)
-        arguments = complete(File.__init__, given)
-        dali_flag("lazy_init", arguments["lazy_init"])
-        opening = prepare_file({**arguments, "device": device})
-        order = opening.order
-        super().__init__(
-            max_batch_size,
-            name,
-            num_shards=order.num_shards,
-            shard_id=order.shard_id,
-            stick_to_shard=order.stick_to_shard,
-            enable_checkpointing=dali_flag("enable_checkpointing", enable_checkpointing),
-        )
-        self._opening = opening
-        self._source = FileSource(self._name, opening)
-
-    def next_epoch(self, *arguments: Any, **named: Any) -> Any:
-        """See `ndd.readers.File`.
-
-        Raises:
-            NotImplementedError: `capture=True`, which DALI 2.2 calls `compile=True`, before 2.3.
-        """
-        if any((*arguments[2:], named.get("capture"), named.get("compile"))):
-            what = "dali_storage.dynamic.readers.File with capture=True (compile=True in DALI 2.2)"
-            compat.require(what, (2, 3), NotImplementedError)
-        return super().next_epoch(*arguments, **named)
-
-    def set_state(self, state: Any) -> None:
-        """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
-
-        Raises:
-            TypeError, ValueError: it is no state of such a reader, and any earlier one stays. That
-                it is of another batch size or number of samples, the first batch finds.
-            RuntimeError: the reader has begun to read.
-        """
-        before = self._checkpointing_enabled, self._pending_state
-        try:
-            super().set_state(state)
-            read_checkpoint("it", json.loads(self._pending_state or b""))
-        except ValueError as error:
-            self._checkpointing_enabled, self._pending_state = before
-            what = f"{self._source}: this is no state of it: {str(state)!r}"
-            raise ValueError(f"{what} ({error})") from None
-
-    def close(self) -> None:
-        """Wait for calls and running reads; close files and threads. Twice is fine.
-
-        The batches that were asked for until now stay valid.
-        """
-        if self._last_invocation is not None:
-            with contextlib.suppress(Exception):  # the result of the call has it, too
-                self._last_invocation.run()
-        self._source.close()
-
-    def __enter__(self) -> "File":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # What follows is called by the methods of DALI's reader.
-
-    def _infer_num_outputs(self, *_: Any, **__: Any) -> int:
-        return 2
-
-    def _init_backend(self, ctx: Any, inputs: Any, args: Any) -> None:
-        with self._lock:
-            if self._op_backend is not None:
-                return
-            require_same_order()
-            if self._max_batch_size is None:
-                self._max_batch_size = 1
-            batch_size = _integer(str(self._source), "batch_size", self._max_batch_size)
-            self._source.configure(
-                batch_size=batch_size, seed=None, checkpointing=self._checkpointing_enabled
-            )
-            if self._pending_state is not None:
-                self._source.restore(json.loads(self._pending_state))
-            self._source.start(
-                num_threads=(ctx or ndd.EvalContext.current()).num_threads,
-                device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
-            )
-            self._pending_state = None
-            self._op_backend = FileOperator(self._source, batch_size)
-
-    def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
-        """With `capture=True`, go on in the pipeline that DALI makes of the loop's body."""
-        return add_reader(self._name, self._opening, stream=self._source, lazy=True)
-
-    def _transfer_into(self, pipe: Any) -> bool:
-        self._transferred = True
-        return True
+        super().__init__(prepare_file, complete(File.__init__, given, locals()))
 
 
-def _integer(where: str, argument: str, value: Any) -> int:
-    """A batch size; as in DALI, also an integer of numpy."""
-    value = value.item() if isinstance(value, np.integer) else value
-    require_integer(where, argument, value, range(1, 2**31))
-    return value  # type: ignore[no-any-return]
+class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
+    """`ndd.readers.Numpy` with a choice of how the bytes are read.
+
+    `dali_storage.readers.numpy` describes the arguments and errors, `File` those of all readers.
+    An epoch gives tuples of one array, or of one batch of them. The arguments of the region
+    (`roi_start`, `rel_roi_end` and so on) are given here, as numbers, arrays or tensors in host
+    memory. As in DALI, fractions are rounded in arrays and tensors, and cut off in lists. An array
+    of one number, too, is for all axes. A call refuses regions: files are read ahead of it.
+    """
+
+    @takes_arguments(**ARRAY_DEFAULTS)
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        *,
+        enable_checkpointing: bool = False,
+        **given: Unpack[_NumpyArguments],
+    ) -> None:
+        """See `File`; the arguments are those of `dali_storage.readers.numpy`."""
+        super().__init__(prepare_numpy, complete(Numpy.__init__, given, locals()))
+
+    def _pre_call(self, *inputs: Any, **regions: Any) -> None:
+        """Called by DALI for a call of the reader, with its arguments."""
+        for name in (name for name, value in regions.items() if value is not None):
+            what = f"{name} must be given to the constructor of Numpy, not to a call"
+            raise TypeError(f"{what}: files are read ahead; or give the batch to ndd.slice")
+        super()._pre_call()
+
+
+class TFRecord(DynamicReader, ndd.readers.TFRecord):  # type: ignore[misc]
+    """`ndd.readers.TFRecord` with a choice of how the bytes are read.
+
+    `dali_storage.readers.tfrecord` describes the arguments and errors, `File` those of all readers;
+    `index_path` may be left out. An epoch gives dictionaries by the names in `features`. As in
+    DALI, a call gives one, too, but if there is one feature, only its batch.
+    """
+
+    @takes_arguments()
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        *,
+        path: PathLike | Sequence[PathLike],
+        features: Mapping[str, Any],
+        index_path: PathLike | Sequence[PathLike] | None = None,
+        use_o_direct: bool | None = None,
+        shuffle: str = "dali",
+        verify: bool = False,
+        enable_checkpointing: bool = False,
+        **given: Unpack[_Arguments],
+    ) -> None:
+        """See `File`; the arguments are those of `dali_storage.readers.tfrecord`."""
+        super().__init__(prepare_tfrecord, complete(TFRecord.__init__, given, locals()))
+        self._output_names = tuple(features)
+
+
+class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
+    """`ndd.readers.Webdataset` with a choice of how the bytes are read.
+
+    `dali_storage.readers.webdataset` describes the arguments and errors, `File` those of all
+    readers; `index_paths` may be left out. An epoch gives tuples in the order of `ext`.
+    """
+
+    @takes_arguments()
+    def __init__(
+        self,
+        max_batch_size: int | None = None,
+        name: str | None = None,
+        device: Any = "cpu",
+        *,
+        paths: PathLike | Sequence[PathLike],
+        ext: str | bytes | Sequence[str | bytes],
+        index_paths: PathLike | Sequence[PathLike] | None = None,
+        case_sensitive_extensions: bool | None = True,
+        dtypes: Any = None,
+        missing_component_behavior: str | None = "",
+        shuffle: str = "dali",
+        enable_checkpointing: bool = False,
+        **given: Unpack[_Arguments],
+    ) -> None:
+        """See `File`; the arguments are those of `dali_storage.readers.webdataset`."""
+        super().__init__(prepare_webdataset, complete(Webdataset.__init__, given, locals()))

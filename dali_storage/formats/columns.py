@@ -53,7 +53,7 @@ def labels_column(given: Column, count: int) -> NDArray[np.int32]:
     else:
         about, values = "labels", np.asarray(integers("labels", given))
     if values.size != count:
-        raise ValueError(f"{about} must match offsets: {values.size:,} labels for {count:,}")
+        raise ValueError(f"{about} must be one for each sample: {values.size:,} for {count:,}")
     return values.astype(np.int32)
 
 

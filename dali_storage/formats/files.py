@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, open_regular, state_of
 from ..contract.errors import named
 from ..contract.objects import Part, Remote, scheme
 
@@ -82,6 +82,20 @@ class Files:
 LOCAL = Files()
 
 
+def noting_states(containers: Catalog, files: Iterable[int] | None = None) -> Catalog:
+    """The same with `states` of some files, by default all; of objects and missing files, none.
+
+    Call it before they are read: then all later changes are noticed.
+    """
+    if containers.sizes is not None:
+        return containers
+    states = np.zeros((containers.file_count, 4), np.int64)
+    for file in range(containers.file_count) if files is None else files:
+        with suppress(OSError):  # an error when it is read
+            states[file] = state_of(os.stat(containers.file_path(file)))
+    return replace(containers, states=states)
+
+
 def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArray:
     """int64[files], bytes; `MOST` for a file whose size the system refuses by an `unknown` error.
 
@@ -98,5 +112,5 @@ def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArra
 
 def _part(part: Part) -> bytes:
     path, start, size = part
-    with named(path), open(os.fsdecode(path), "rb", buffering=0) as file:
+    with open_regular(path) as file, named(path):
         return os.pread(file.fileno(), size or 0, start)

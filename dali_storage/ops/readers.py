@@ -9,7 +9,22 @@ from nvidia.dali.pipeline import do_not_convert
 from .. import readers
 from ..readers.arguments import refuse_unknown
 
-__all__ = ["File", "MXNet", "Numpy", "Records", "TFRecord", "Webdataset"]
+__all__ = [
+    "COCO",
+    "Caffe",
+    "Caffe2",
+    "Columns",
+    "File",
+    "Lmdb",
+    "MXNet",
+    "Manifest",
+    "NemoAsr",
+    "Numpy",
+    "Records",
+    "Sequence",
+    "TFRecord",
+    "Webdataset",
+]
 
 
 class ReaderOperator:
@@ -52,9 +67,17 @@ def _operator(name: str, reader: Any) -> type[ReaderOperator]:
     return type(name, (ReaderOperator,), members | {"reader": staticmethod(reader)})
 
 
+COCO = _operator("COCO", readers.coco)
+Caffe = _operator("Caffe", readers.caffe)
+Caffe2 = _operator("Caffe2", readers.caffe2)
+Columns = _operator("Columns", readers.columns)
 File = _operator("File", readers.file)
+Lmdb = _operator("Lmdb", readers.lmdb)
 MXNet = _operator("MXNet", readers.mxnet)
+Manifest = _operator("Manifest", readers.manifest)
+NemoAsr = _operator("NemoAsr", readers.nemo_asr)
 Numpy = _operator("Numpy", readers.numpy)
 Records = _operator("Records", readers.records)
+Sequence = _operator("Sequence", readers.sequence)
 TFRecord = _operator("TFRecord", readers.tfrecord)
 Webdataset = _operator("Webdataset", readers.webdataset)

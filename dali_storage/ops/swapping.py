@@ -1,5 +1,6 @@
 """Our readers under DALI's names, see `dali_storage.patch`."""
 
+import functools
 import importlib
 import threading
 from collections.abc import Iterator, Mapping
@@ -7,12 +8,14 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import nvidia.dali as dali
+from nvidia.dali.pipeline import do_not_convert
 
 from . import readers
 
 _lock = threading.Lock()
 _open = list[Mapping[str, Any]]()  # the arguments of the blocks that are open, in all threads
-_before = dict[tuple[Any, str], Any]()  # what the names stood for before the first of them
+# By name: the class and the function before the first of the blocks, and ours in all of them.
+_swaps = dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]]()
 
 
 @contextmanager
@@ -32,17 +35,35 @@ def swapped(arguments: Mapping[str, Any]) -> Iterator[None]:
             _set_names()
 
 
+def _function(operator: Any, real: Any) -> Any:
+    """The reader as a function, with the marks of DALI's, `real`, by whose name pickle saves it."""
+
+    @do_not_convert  # type: ignore[untyped-decorator]
+    @functools.wraps(operator.reader)
+    def read(**given: Any) -> Any:
+        return operator.read(**given)
+
+    read.__module__ = "nvidia.dali.fn.readers"
+    read._schema_name = operator.schema_name
+    read._generated = getattr(real, "_generated", False)
+    read._impl_module = getattr(real, "_impl_module", "nvidia.dali.fn")
+    return read
+
+
 def _set_names() -> None:
     """Have DALI's names stand for our readers or, with no block open, for what they did before."""
-    defaults = {name: value for each in _open for name, value in each.items()}
-    for name in set(readers.__all__) & set(dir(dali.ops.readers)):
+    classes, functions = dali.ops.readers, dali.fn.readers
+    for name in set(readers.__all__) & set(dir(classes)):
         ours = getattr(readers, name)
-        operator: Any = type(name, (ours,), {"defaults": defaults})
-        for place, key, new in (
-            (dali.ops.readers, name, operator),
-            (dali.fn.readers, ours.reader.__name__, operator.read),
-        ):
-            before = _before.setdefault((place, key), getattr(place, key))
-            setattr(place, key, new if _open else before)
+        key = ours.reader.__name__
+        if name not in _swaps:
+            real = getattr(classes, name), getattr(functions, key)
+            operator: Any = type(name, (ours,), {"schema_name": f"readers__{name}"})
+            _swaps[name] = real, (operator, _function(operator, real[1]))
+        if _open:
+            _swaps[name][1][0].defaults = dict(item for each in _open for item in each.items())
+        operator, function = _swaps[name][bool(_open)]
+        setattr(classes, name, operator)
+        setattr(functions, key, function)
     if not _open:
-        _before.clear()
+        _swaps.clear()

@@ -35,11 +35,11 @@ _SAME = "give the reader the same arguments"
 _REMEDIES = {  # in order of precedence
     "samples": "take the data set that it was made with",
     "names": "take the data set that it was made with",
-    "num_shards": "other numbers of shards go on with resume=, see readers.state()",
-    "batch_size": "other batch sizes go on with resume=, see readers.state()",
+    "num_shards": "take as many shards; pipelines also go on with resume=, see readers.state()",
+    "batch_size": "take the same one; pipelines also go on with resume=, see readers.state()",
     "shard_id": "give every rank the checkpoint of its own",
     "shuffle_bits": "take the DALI that it was made with; before 2.2 it shuffles by 32 bits",
-    "checkpointing": "make the pipeline with the same enable_checkpointing",
+    "checkpointing": "make the pipeline or reader with the same enable_checkpointing",
     "seed": "give the reader the same seed",
     "stream": "give the reader the same weights, order, epoch_size and seed",
 }
@@ -51,7 +51,7 @@ _FOLLOWS = {  # what then differs in any case
 }
 _WORDS = {
     "samples": "{} samples",
-    "names": "samples whose names, labels and index have the CRC-32 {:#x}",
+    "names": "samples whose names, labels, texts and index have the CRC-32 {:#x}",
     "batch_size": "a batch size of {}",
     "shuffle_bits": "a shuffle_after_epoch of {} bits",
     "checkpointing": "enable_checkpointing={}",

@@ -15,7 +15,7 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS
+from ..dali import SHUFFLE_BITS, DataNode
 from ..order import OrderOptions
 from ..reading.opening import Opening
 from ..reading.replacement import OnError
@@ -30,7 +30,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class ReadingArguments(TypedDict, total=False):
-    """Arguments of all readers and of `dynamic.readers.File`; `readers.file` describes them."""
+    """Arguments of all readers, also in dynamic mode; `readers.file` describes them."""
 
     initial_fill: int | None
     lazy_init: bool | None
@@ -120,15 +120,14 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     return decorate
 
 
-def complete(
-    reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def complete(reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] = {}) -> dict[str, Any]:
     """What is given to a reader, and the defaults of what is not; refuses unknown arguments.
 
     `given` is its `**given`. `own`: its `locals()`, if it has other arguments.
     """
     refuse_unknown(reader.__qualname__, given, reader.defaults)
-    return {**reader.defaults, **given, **(own or {})}
+    shown = inspect.signature(reader).parameters.keys() - {"self"}
+    return {**reader.defaults, **given, **{name: own[name] for name in shown & own.keys()}}
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:
@@ -229,6 +228,15 @@ def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
         "with_index": dali_flag("return_index", arguments["return_index"]),
     }
+
+
+def with_names(
+    names: Iterable[str], nodes: Sequence[DataNode]
+) -> dict[str, DataNode] | tuple[Any, ...]:
+    """A dict of the nodes that have names; in a tuple with the others after it, if there are."""
+    named = dict(zip(names, nodes, strict=False))
+    more = nodes[len(named) :]
+    return (named, *more) if more else named
 
 
 def _storage(

@@ -30,12 +30,12 @@ def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[
     if given is None or (isinstance(given, (list, tuple)) and not given):  # as in DALI
         for name in filter(scheme, containers):
             what = f"{argument} must be given for {os.fsdecode(name)!r}"
-            why = "without an index, the header of each sample would be a request"
+            why = "without an index, to find the samples takes very many requests"
             remedy = "run python -m dali_storage index on a local copy, and give the path or URL"
             raise ValueError(f"{what}: {why}; {remedy} of the .idx file that it makes")
         return None
     names = file_names(argument, given)
     if len(names) != len(containers):
-        what = f"{len(names)} indexes for {len(containers)} files"
-        raise ValueError(f"{argument} must have one index for each file: {what}")
+        what = f"{len(names)} for {len(containers)} files"
+        raise ValueError(f"{argument} must have one index for each file, not {what}")
     return names

@@ -5,17 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from nvidia.dali import Pipeline, ops, tfrecord
+from nvidia.dali import Pipeline, tfrecord
 
+from ..dali.compat import own_reader
 from ..dali.self_test import in_memory
 from ..formats.tfrecord import example
 from ..formats.tfrecord.record import FOOTER, HEADER, Feature
 
-_TFRecord = ops.readers.TFRecord
-"""DALI's own: later, its name may stand for our reader, which would call itself."""
-if _TFRecord.__module__ != "nvidia.dali.ops.readers":
-    what = f"nvidia.dali.ops.readers.TFRecord is {_TFRecord!r}"
-    raise ImportError(f"{what}: import dali_storage.readers before it is replaced")
+_TFRecord = own_reader("TFRecord")
 
 
 def describe(features: Any) -> dict[str, Feature]:

@@ -188,7 +188,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
         * RuntimeError: it runs in a fork of the process that opened the reader, it is serialized,
           or two readers have one name.
 
-    Samples have no `source_info`: DALI offers no way to set it from Python. Use `return_index`.
+    `fn.get_property(data, key="source_info")` is empty: DALI lets no Python source set it. With
+    `return_index`, `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
     arguments = complete(file, given)
     return add_reader(opening=prepare_file(arguments), **in_graph(arguments))

@@ -15,8 +15,12 @@ from ..order.sampling.datasets import DataSet, mixture_of
 from ..order.sampling.stream import SampleStream
 from ..reading.opening import Opening
 from ..samples.joining import join
-from .arguments import ReaderArguments, complete, in_graph, takes_arguments
+from .arguments import ReaderArguments, complete, in_graph, takes_arguments, with_names
+from .caffe import caffe, prepare_caffe
+from .caffe2 import caffe2, prepare_caffe2
+from .columns import columns, prepare_columns
 from .files import SampleArguments, file, prepare_file
+from .lmdb import lmdb, prepare_lmdb
 from .npy import numpy, prepare_numpy
 from .recordio import mxnet, prepare_mxnet
 from .records import prepare_records, records
@@ -40,7 +44,11 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
+    "caffe": _Kind(caffe, prepare_caffe, ["path", "index_path"]),
+    "caffe2": _Kind(caffe2, prepare_caffe2, ["path", "index_path"]),
+    "columns": _Kind(columns, prepare_columns, ["files", "file_root", "keys", "labels", "missing"]),
     "file": _Kind(file, prepare_file, [*SampleArguments.__annotations__, "exclude"]),
+    "lmdb": _Kind(lmdb, prepare_lmdb, ["path", "index_path", "labels"]),
     "mxnet": _Kind(mxnet, prepare_mxnet, ["path", "index_path"]),
     "numpy": _Kind(numpy, prepare_numpy, ["file_root", "files", "file_list", "file_filter"]),
     "records": _Kind(records, prepare_records, ["files", "offsets", "sizes", "file_ids", "labels"]),
@@ -85,8 +93,8 @@ def mix(
             a warning if sources share labels.
         return_source: also return the number of each sample's source.
         shuffle: False: each pass of a source has its samples in their order.
-        reader: the reader of the sources: "file", "webdataset", "tfrecord", "mxnet", "numpy" or
-            "records".
+        reader: the reader of the sources: "file", "columns", "webdataset", "tfrecord", "mxnet",
+            "lmdb", "caffe", "caffe2", "numpy" or "records".
         format_options: arguments of that reader that are of all sources, such as `ext` of
             webdataset or `features` of tfrecord.
         seed: of all orders, the same on all ranks; by default 0.
@@ -96,8 +104,8 @@ def mix(
 
     Returns:
         What the reader returns, with return_index the index among the samples of all sources, and
-        with return_source the number of the source: int32, shape (1,). For tfrecord, the dictionary
-        comes first.
+        with return_source the number of the source: int32, shape (1,). For tfrecord and columns, a
+        dict comes first.
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable: as the reader; or a weight is wrong.
@@ -109,7 +117,7 @@ def mix(
         raise ValueError("order is of one data set: readers.mix has weights")
     refuse_order_of_dali("readers.mix", arguments)
     openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
-    labels = _labels(labels, sources)
+    labels, names = _labels(labels, sources), _names(reader, sources, format_options or {})
     parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
@@ -128,12 +136,22 @@ def mix(
         with_source=dali_flag("return_source", return_source),
         **in_graph(arguments),
     )
-    if reader != "tfrecord":
-        return nodes if len(nodes) > 1 else nodes[0]
-    names = [*(format_options or {})["features"]]
-    more = nodes[len(names) :]
-    outputs = dict(zip(names, nodes, strict=False))
-    return (outputs, *more) if more else outputs
+    if names is not None:
+        return with_names(names, nodes)
+    return nodes if len(nodes) > 1 or reader == "columns" else nodes[0]
+
+
+def _names(
+    reader: str, sources: Mapping[str, Mapping[str, Any]], format_options: Mapping[str, Any]
+) -> Sequence[str] | None:
+    """Of the outputs, if they are in a dict."""
+    if reader == "tfrecord":
+        return [*format_options["features"]]
+    files = [it["files"] for it in sources.values()] if reader == "columns" else [()]
+    first, *others = [[*it] if isinstance(it, Mapping) else None for it in files]
+    if any(other != first for other in others):
+        raise ValueError("sources must all have the same names of outputs in files, in one order")
+    return first
 
 
 def _openings(

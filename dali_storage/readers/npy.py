@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from nvidia.dali.data_node import DataNode as Tensor
 
 from ..contract._types import PathLike
-from ..contract.options import dali_integer
+from ..contract.options import dali_integer, dali_number
 from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..reading.opening import Opening
 from ..samples.locations import file_names, locations
 from ..samples.patterns import as_list
-from .arguments import complete, in_graph, prepare, takes_arguments
-from .containers import DirectArguments, on_cpu
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .containers import on_cpu
 
 Integers: TypeAlias = int | Sequence[int] | None
 Fractions: TypeAlias = float | Sequence[float] | None
@@ -25,8 +25,8 @@ _ENDS = "roi_end", "rel_roi_end", "roi_shape", "rel_roi_shape"
 _PAD = "pad", "constant", "const", "fill"  # what DALI takes for it, in any case
 
 
-class NumpyArguments(DirectArguments, total=False):
-    """The arguments of `numpy`."""
+class ArrayArguments(TypedDict, total=False):
+    """The arguments that say which arrays are read, what of them, and how."""
 
     cache_header_information: bool | None
     file_filter: PathLike
@@ -43,15 +43,23 @@ class NumpyArguments(DirectArguments, total=False):
     roi_end: Integers
     roi_shape: Integers
     roi_start: Integers
+    use_o_direct: bool | None
 
 
-@takes_arguments(
-    file_filter="*.npy",
-    fill_value=0.0,
-    out_of_bounds_policy="error",
-    register_buffers=True,
-    roi_axes=(),
-)
+ARRAY_DEFAULTS: dict[str, Any] = {
+    "file_filter": "*.npy",
+    "fill_value": 0.0,
+    "out_of_bounds_policy": "error",
+    "register_buffers": True,
+    "roi_axes": (),
+}
+
+
+class NumpyArguments(ArrayArguments, DaliArguments, total=False):
+    """The arguments of `numpy`."""
+
+
+@takes_arguments(**ARRAY_DEFAULTS)
 def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.numpy` with a choice of how the bytes are read.
 
@@ -130,7 +138,7 @@ def _region(arguments: Mapping[str, Any]) -> Region | None:
     if policy not in ("error", "pad", "trim_to_shape"):
         known = "'error', 'pad' or 'trim_to_shape'"
         raise ValueError(f"out_of_bounds_policy must be {known}, not {given_policy!r}")
-    fill = _fraction("fill_value", 0.0 if given_fill is None else given_fill)
+    fill = dali_number("fill_value", 0.0 if given_fill is None else given_fill)
     # As in DALI, an empty list is not given.
     numbers = {name: values for name, values in numbers.items() if values}
     return Region(numbers, axes, policy, fill) if numbers else None
@@ -142,12 +150,5 @@ def _numbers(name: str, value: Any) -> list[Any]:
         raise TypeError(f"{name} must be numbers: {what}; give fn.slice the output and the tensor")
     given = [] if value is None else as_list(name, value, (str, bytes, Number))
     if name.startswith("rel_"):
-        return [_fraction(name, each) for each in given]
+        return [dali_number(name, each) for each in given]
     return [dali_integer(name, each, bits=32) for each in given]
-
-
-def _fraction(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, not {value!r}") from None

@@ -13,7 +13,7 @@ from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import complete, in_graph, prepare, takes_arguments
+from .arguments import complete, in_graph, prepare, takes_arguments, with_names
 from .containers import DirectArguments, index_names, on_cpu
 from .features import describe
 
@@ -27,7 +27,7 @@ def tfrecord(
     shuffle: str = "dali",
     verify: bool = False,
     **given: Unpack[DirectArguments],
-) -> dict[str, DataNode] | tuple[dict[str, DataNode], DataNode]:
+) -> dict[str, DataNode] | tuple[Any, ...]:
     """`fn.readers.tfrecord` with a choice of how the bytes are read.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
@@ -75,12 +75,12 @@ def tfrecord(
           `features` ask for: a string; values that fill a shape of `partial_shape`; or numbers,
           unless of shape (), that other records have. `filename` is the path of its file; the
           message names the record.
-        * ContainerChangedError: a file has changed or become shorter since it was opened.
+        * ContainerChangedError: a file has changed or become shorter since it was opened, or
+          searched for records without an index.
     """
     arguments = complete(tfrecord, given, locals())
     nodes = add_reader(opening=prepare_tfrecord(arguments), **in_graph(arguments))
-    outputs = dict(zip(features, nodes, strict=False))
-    return (outputs, nodes[-1]) if len(nodes) > len(outputs) else outputs
+    return with_names(features, nodes)
 
 
 def prepare_tfrecord(arguments: Mapping[str, Any]) -> Opening:

@@ -72,7 +72,7 @@ def webdataset(
         OSError: a tar or an index cannot be read.
 
     While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
-    for a tar that has changed since it was opened.
+    for a tar that has changed since it was opened or, for samples or an index, looked into.
     """
     arguments = complete(webdataset, given, locals())
     nodes = add_reader(opening=prepare_webdataset(arguments), **in_graph(arguments))

@@ -67,13 +67,16 @@ def require_whole(
     catalog: Catalog, fmt: Format, samples: IntArray, outputs: Sequence[Contents], broken: Broken
 ) -> None:
     """Raise `RecordError` at the first sample of a batch whose bytes are bad."""
-    for described, contents in zip(fmt.outputs, outputs, strict=True):
-        if described.dtype != np.uint8 or described.ndim != 1:
+    for number, (described, contents) in enumerate(zip(fmt.outputs, outputs, strict=True)):
+        which = number if len(fmt.outputs) == catalog.pieces else 0  # an output for each piece
+        if described.dtype != np.uint8 or described.ndim not in (1, None):
             continue
         for index, item in zip(samples.tolist(), contents, strict=True):
-            name = bytes if catalog.ranges is not None else partial(catalog.name, index)
+            if memoryview(item).ndim != 1:
+                continue  # an image that is not encoded
+            piece = index * catalog.pieces + which
+            name = bytes if catalog.ranges is not None else partial(catalog.name, piece)
             if what := broken(item, name):
-                piece = index * catalog.pieces
                 where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
                 raise RecordError(catalog.path(piece), where + what)
 
@@ -177,7 +180,9 @@ class Replacement:
         return RecordError(os.fsencode(path), f"{reason(error)}; {what}")
 
     def _path(self, index: int) -> str:
-        return full_path(self._catalog.path(index * self._catalog.pieces))
+        paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))
+        told = os.fsencode(getattr(self.bad.get(index), "filename", b""))
+        return full_path(told if told in paths else paths[0])
 
     def _append(self, line: bytes) -> None:
         """By one call, so that processes may share the file."""
@@ -207,14 +212,19 @@ def is_of_sample(error: Exception, catalog: Catalog, paths: Sequence[bytes] = ()
     """Whether an error is of a sample, not of the machine; of one with these paths, if given."""
     if isinstance(error, RecordError):
         return True
-    if not isinstance(error, OSError) or not isinstance(error.filename, (str, bytes)):
-        return False
-    path = os.fsencode(error.filename)
     if isinstance(error, ContainerChangedError):
         return isinstance(error, ObjectReplacedError) and catalog.ranges is None
-    known = _OF_AN_OBJECT if scheme(path) else _OF_A_FILE
-    is_known = error.errno in known and not isinstance(error, StaleMapError)
+    path = path_of(error)
+    is_known = bool(path) and not isinstance(error, StaleMapError)
     return is_known and (not paths or path in paths)
+
+
+def path_of(error: Exception) -> bytes:
+    """The path of the file or object that an error of the system is about; b"": of none."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, (str, bytes)):
+        return b""
+    path = os.fsencode(error.filename)
+    return path if error.errno in (_OF_AN_OBJECT if scheme(path) else _OF_A_FILE) else b""
 
 
 def reason(error: Exception) -> str:

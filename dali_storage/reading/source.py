@@ -58,6 +58,8 @@ class BatchStream:
         replacement: the bad samples, after `start()`; None if these are errors.
     """
 
+    _remedy = "make the pipeline anew"
+
     def __init__(self, name: str, opening: Opening) -> None:
         """Open nothing yet. `name` is for error messages."""
         self._name = name
@@ -288,7 +290,7 @@ class BatchStream:
 
         `meta`, `statistics`, `labels()` and `samples()` go on; `batch()` raises `RuntimeError`.
         """
-        self.ended = self.ended or f"{self} is closed; make the pipeline anew to read again"
+        self.ended = self.ended or f"{self} is closed; {self._remedy} to read again"
         if self._finalizer is not None and (todo := self._finalizer.peek()):
             _, close, arguments, _ = todo
             close(*arguments)
@@ -299,7 +301,7 @@ class BatchStream:
         """Refuse to go on after `error`, at which DALI has dropped the batch of another source."""
         self.ended = self.ended or (
             f"{self}: a read failed ({type(error).__name__}: {error}), and DALI dropped a batch of "
-            "another source of this pipeline; make the pipeline anew, from a checkpoint to continue"
+            f"another source of this pipeline; {self._remedy}, from a checkpoint to continue"
         )
 
     def samples(self, position: int) -> IntArray:

@@ -26,10 +26,13 @@ from .listing import choose_samples, select
 from .locations import file_names, is_index, local_path, location, require_known, require_urls
 from .patterns import PATH_TYPES, NameFilter, Patterns, as_list, compile_filters, path_bytes
 
-DEFAULT_FILE_FILTERS: tuple[str, ...] = (
+IMAGE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
-    *("*.jp2", "*.webp", "*.flac", "*.ogg", "*.wav"),
+    *("*.jp2", "*.webp"),
 )
+"""The names that DALI takes for images."""
+
+DEFAULT_FILE_FILTERS = (*IMAGE_FILTERS, "*.flac", "*.ogg", "*.wav")
 """The names that `fn.readers.file` accepts by default."""
 
 Labels: TypeAlias = int | float | str | Iterable[int | float | str]
@@ -175,13 +178,7 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
     """
     root = location("file_root", file_root)
     choose_files, choose_classes = _filters(**filters)
-    if scheme(root) not in _LISTED:
-        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
-        raise ValueError(f"{what}; name them by files or file_list")
-    if remote is None:
-        what = f"file_root {os.fsdecode(root)!r}: the backend does not list objects"
-        raise ValueError(f"{what}; take object-store")
-    listing = remote.listing(root, choose_classes)
+    listing = require_remote(root, remote).listing(root, choose_classes)
     samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
     if not samples.objects.size:
         raise ValueError(
@@ -193,6 +190,17 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
     names, offsets = select(listing, samples.objects)
     sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
     return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
+
+
+def require_remote(root: bytes, remote: Remote | None) -> Remote:
+    """What lists the objects below a URL; a ValueError if nothing does."""
+    if scheme(root) not in _LISTED:
+        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
+        raise ValueError(f"{what}; name them by files or file_list")
+    if remote is None:
+        what = f"file_root {os.fsdecode(root)!r}: the backend does not list objects"
+        raise ValueError(f"{what}; take object-store")
+    return remote
 
 
 def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:

@@ -3,7 +3,7 @@
 import os
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +41,14 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     names = builder.build(root or b"")
     sizes = [each.sizes for each in catalogs]
     versions = [each.versions for each in catalogs]
+    states = [
+        np.zeros((each.file_count, 4), np.int64) if each.states is None else each.states
+        for each in catalogs
+    ]
+    guards, first = dict[int, Sequence[tuple[int, bytes]]](), 0
+    for each in catalogs:
+        guards |= {first + file: content for file, content in (each.guards or {}).items()}
+        first += each.file_count
     joined = Catalog(
         names.root,
         names.names,
@@ -50,6 +58,10 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
         pieces=catalogs[0].pieces,
         sizes=None if any(it is None for it in sizes) else np.concatenate(sizes),  # type: ignore[arg-type]
         versions=None if any(it is None for it in versions) else np.concatenate(versions),  # type: ignore[arg-type]
+        states=np.concatenate(states)
+        if any(each.states is not None for each in catalogs)
+        else None,
+        guards=guards or None,
     )
     # Like that of its parts, it does not depend on where the roots are.
     parts = [each.checksum() for each in catalogs]

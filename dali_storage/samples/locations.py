@@ -53,7 +53,7 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
     urls = sum(bool(require_known(argument, name)) for name in names if b"://" in name)
     for name in names:
         if not name or b"\0" in name:
-            raise ValueError(f"{argument} must be names of files, not {name!r}")
+            raise ValueError(f"{argument} must be names of files, not {os.fsdecode(name)!r}")
     if urls:
         require_urls(argument, urls, len(names), None)
     return names

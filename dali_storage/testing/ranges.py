@@ -7,15 +7,18 @@ These classes come before the others in the list of bases:
             return MyReader(catalog)
 """
 
+import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, state_of
 from ..contract.errors import ContainerChangedError, StaleMapError
 from ..contract.format import Wanted
 from ..contract.reader import Reader
@@ -23,50 +26,6 @@ from ..contract.views import Views
 from .contract import SnapshotReaderTests, only
 from .probes import raises_naming
 from .reading import fill, make_batch, read
-
-
-class SnapshotRangeTests(SnapshotReaderTests):
-    """Runs the tests on ranges as well. For all readers of ranges, also those of extent maps."""
-
-    packings: ClassVar[tuple[str, ...]] = ("files", "ranges")
-
-    @only("ranges")
-    @pytest.mark.parametrize("cut", [1, 600_000])
-    def test_a_range_beyond_the_end_of_its_file_is_refused(
-        self, catalog: Catalog, cut: int
-    ) -> None:
-        path = self.file(catalog, 12)
-        os.truncate(path, path.stat().st_size - cut)
-        refused = raises_naming((ContainerChangedError, StaleMapError), catalog.path(12))
-        with refused, self.open(catalog) as reader:  # perhaps when it is opened
-            read(reader, np.array([2, 12, 4]), catalog)
-
-    @only("ranges")
-    def test_empty_ranges_are_read_alone_and_with_others(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
-    ) -> None:
-        assert read(reader, np.array([0]), catalog) == [b""]
-        assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
-        assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
-
-    @only("ranges")
-    def test_parts_of_ranges_are_read(
-        self, reader: Reader, catalog: Catalog, contents: list[bytes]
-    ) -> None:
-        samples = np.array([2, 12, 0, 11, 2, 10])
-        whole = [contents[sample] for sample in samples]
-        starts = np.array([len(content) // 3 for content in whole])
-        sizes = np.array([len(content) // 2 for content in whole])
-        parts = Wanted(starts, sizes, Views.slices)
-        slices = map(slice, starts.tolist(), (starts + sizes).tolist())
-        expected = [content[part] for content, part in zip(whole, slices, strict=True)]
-        assert read(reader, samples, catalog, wanted=parts) == expected
-
-    @only("ranges")
-    def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:
-        with self.open(catalog) as reader:
-            batch = make_batch(reader, np.array([12, 11, 10]), catalog)
-            assert len(batch.spans) == 1
 
 
 def rewrite(path: Path) -> None:
@@ -97,15 +56,89 @@ def _cut_the_end(path: Path) -> None:
     os.truncate(path, os.stat(path).st_size - 1)
 
 
+@contextmanager
+def guarded(catalog: Catalog, sample: int) -> Iterator[tuple[Catalog, mmap.mmap]]:
+    """A catalog with a guard, and a mapping that changes the file without changing its time."""
+    file = int(catalog.files(np.array([sample]))[0])
+    with open(catalog.path(sample), "r+b") as opened, mmap.mmap(opened.fileno(), 0) as memory:
+        memory[100:110] = guard = memory[100:110]  # later writes to this page set no time
+        yield replace(catalog, guards={file: [(100, guard)]}), memory
+
+
+CHANGES = [rewrite, append, _replace, _truncate, _cut_the_end]
+
+
+class SnapshotRangeTests(SnapshotReaderTests):
+    """Runs the tests on ranges as well. For all readers of ranges, also those of extent maps."""
+
+    packings: ClassVar[tuple[str, ...]] = ("files", "ranges")
+
+    @only("ranges")
+    @pytest.mark.parametrize("cut", [1, 600_000])
+    def test_a_range_beyond_the_end_of_its_file_is_refused(
+        self, catalog: Catalog, cut: int
+    ) -> None:
+        path = self.file(catalog, 12)
+        os.truncate(path, path.stat().st_size - cut)
+        refused = raises_naming((ContainerChangedError, StaleMapError), catalog.path(12))
+        with refused, self.open(catalog) as reader:  # perhaps when it is opened
+            read(reader, np.array([2, 12, 4]), catalog)
+
+    @only("ranges")
+    @pytest.mark.parametrize("change", CHANGES, ids=lambda it: it.__name__)
+    def test_a_container_that_has_changed_since_the_samples_were_found_is_refused(
+        self, catalog: Catalog, change: Callable[[Path], None]
+    ) -> None:
+        paths = catalog.file_paths(np.arange(catalog.file_count))
+        found = replace(catalog, states=np.array([state_of(os.stat(path)) for path in paths]))
+        change(self.file(catalog, 6))
+        refused = raises_naming((ContainerChangedError, StaleMapError), catalog.path(6))
+        with refused, self.open(found) as reader:  # perhaps when it is opened
+            read(reader, np.array([2, 6, 10]), found)
+
+    @only("ranges")
+    def test_a_container_without_its_guard_is_refused(self, catalog: Catalog) -> None:
+        refused = raises_naming((ContainerChangedError, StaleMapError), catalog.path(6))
+        with guarded(catalog, 6) as (found, memory):
+            memory[105] ^= 1
+            with refused, self.open(found) as reader:  # perhaps when it is opened
+                read(reader, np.array([2, 6, 10]), found)
+
+    @only("ranges")
+    def test_empty_ranges_are_read_alone_and_with_others(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        assert read(reader, np.array([0]), catalog) == [b""]
+        assert read(reader, np.array([0, 0]), catalog) == [b"", b""]
+        assert read(reader, np.array([0, 3, 0]), catalog) == [b"", contents[3], b""]
+
+    @only("ranges")
+    def test_parts_of_ranges_are_read(
+        self, reader: Reader, catalog: Catalog, contents: list[bytes]
+    ) -> None:
+        samples = np.array([2, 12, 0, 11, 2, 10])
+        whole = [contents[sample] for sample in samples]
+        starts = np.array([len(content) // 3 for content in whole])
+        sizes = np.array([len(content) // 2 for content in whole])
+        parts = Wanted(starts, sizes, Views.slices)
+        slices = map(slice, starts.tolist(), (starts + sizes).tolist())
+        expected = [content[part] for content, part in zip(whole, slices, strict=True)]
+        assert read(reader, samples, catalog, wanted=parts) == expected
+
+    @only("ranges")
+    def test_ranges_that_lie_close_together_are_one_read(self, catalog: Catalog) -> None:
+        with self.open(catalog) as reader:
+            batch = make_batch(reader, np.array([12, 11, 10]), catalog)
+            assert len(batch.spans) == 1
+
+
 class RangeTests(SnapshotRangeTests):
     """The promises of a reader of ranges about containers that change, for `ReaderTests`."""
 
     directory_error: ClassVar[type[OSError]]
 
     @only("ranges")
-    @pytest.mark.parametrize(
-        "change", [rewrite, append, _replace, _truncate, _cut_the_end], ids=lambda it: it.__name__
-    )
+    @pytest.mark.parametrize("change", CHANGES, ids=lambda it: it.__name__)
     def test_a_container_that_changes_is_refused(
         self, catalog: Catalog, contents: list[bytes], change: Callable[[Path], None]
     ) -> None:
@@ -116,6 +149,15 @@ class RangeTests(SnapshotRangeTests):
                 with raises_naming(ContainerChangedError, catalog.path(6)):
                     read(reader, np.array([4, 6, 10]), catalog)
             self.others_are_right(reader, catalog, contents, broken=6)
+
+    @only("ranges")
+    def test_a_container_that_loses_its_guard_is_refused(self, catalog: Catalog) -> None:
+        with guarded(catalog, 6) as (found, memory), self.open(found) as reader:
+            read(reader, np.array([4, 6, 10]), found)
+            memory[105] ^= 1
+            for _ in range(2):  # the second time, too
+                with raises_naming(ContainerChangedError, catalog.path(6)):
+                    read(reader, np.array([4, 6, 10]), found)
 
     @only("ranges")
     def test_a_container_that_changes_between_batch_and_read_is_refused(

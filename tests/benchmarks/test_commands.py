@@ -1,9 +1,11 @@
 """Each command of benchmark.py measures its legs, once with --verify."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from benchmarks import arguments, command, legs, workload
 from benchmarks.arguments import LOADER_LEGS
 from benchmarks.legs import CONTAINER_LEGS, LEGS
+from benchmarks.other_readers import ENTRIES, Entry
 from benchmarks.workload import Settings
+from dali_storage import readers
 from tests.kit import tiers
 from tests.kit.paths import ROOT
 from tests.kit.pictures import IMAGES
@@ -146,6 +150,40 @@ def test_containers_measures_every_leg(seed, data, contents, bench):
         assert 0 <= leg["rounds"][0]["bytes"] - sum(sizes) <= max(sizes)
     assert {name for name in names if name.startswith("dali-")} <= {*legs}
     assert {name for name in SOME_CONTAINERS if not name.endswith("-samples")} <= {*legs}
+
+
+@pytest.mark.parametrize(
+    ("seed", "entries"),
+    [((), ENTRIES[:1]), pytest.param(("--seed", 7), ENTRIES, marks=pytest.mark.long)],
+)
+def test_readers_measures_every_leg(seed, entries, photographs, bench):
+    names = [leg.name for entry in entries for leg in entry.legs()]
+    options = ("--batchsize", 5, "--batches", 2, "--rounds", 1, "--threads", 1, "--verify", *seed)
+    done = bench("readers", "--datadir", photographs, *options, "--legs", ",".join(names))
+    legs = ran(done, names, ": the same as fn.readers, dali-", 10, 2)
+    assert {*names} - {*legs} <= {f"{entry.name}-direct" for entry in entries}
+    for entry in entries:
+        nbytes = {legs[name]["rounds"][0]["bytes"] for name in legs if entry.name in name}
+        assert len(nbytes) == 1
+        assert legs[entry.name]["summary"]["ratio"] > 0
+
+
+def test_a_reader_that_differs_from_dalis_is_not_timed(photographs, monkeypatch, bench):
+    files = workload.prepare(str(photographs), Settings()).catalog.paths(np.arange(20))
+    swapped = partial(
+        readers.columns, [[*map(os.fsdecode, part)] for part in (files[10:], files[:10])]
+    )
+    legs = Entry(
+        "columns", ENTRIES[0].make, ENTRIES[0].theirs, lambda files, **given: swapped(**given)
+    ).legs()
+    by_name = {leg.name: leg for leg in legs}
+    monkeypatch.setitem(arguments.COMMANDS, "readers", tuple(by_name.values()))
+    done = bench(
+        "readers", "--datadir", photographs, "--rounds", 1, "--verify", "--legs", "columns"
+    )
+    assert done.status == 1
+    assert done.kept["legs"]["columns"]["failed"] == "batch 0 differs"
+    assert not done.kept["legs"]["columns"]["rounds"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ REFUSED = [
     ("containers --bmap map.json", "containers needs --datadir DIR"),
     ("containers --datadir IMAGES", "No such file or directory: IMAGES/shards/webdataset; python "),
     ("containers --datadir FEWER", "24 samples in webdataset of 23 files in FEWER/train; python "),
+    ("readers --bmap map.json", "readers needs --datadir DIR"),
     # GPUs
     ("compare --mem gpu --datadir DATA", f"--mem gpu {GPU}"),
     ("compare --mem pinned --datadir DATA", f"--mem pinned {GPU}"),

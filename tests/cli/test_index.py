@@ -14,10 +14,12 @@ import pytest
 from nvidia.dali import fn
 
 from bmap_tools import console
+from dali_storage import readers
 from dali_storage.cli import doctor, index
 from dali_storage.contract.errors import os_error
 from dali_storage.formats.tar import archive
 from tests.kit.containers import index_by_wds2idx, write_tar
+from tests.kit.databases import write_lmdb
 from tests.kit.parity import build, contents
 
 MEMBERS = [("1.jpg", b"one"), ("1.cls", b"1"), ("d/2.left.png", b""), ("d/2.JPG", b"2" * 600)]
@@ -78,7 +80,7 @@ def test_index_writes_to_a_directory(tar, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no tar or TFRecord; it is empty"),
+        (b"", "is no tar, LMDB or TFRecord; it is empty"),
         (b"some text\n", "is no tar"),
         (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
         (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
@@ -155,6 +157,14 @@ def test_idx_replaces_the_usual_extensions(tmp_path, name):
     write_tar(tmp_path / name, MEMBERS)
     assert index.main([str(tmp_path / name)]) == 0
     assert (tmp_path / name).with_suffix(".idx").exists()
+
+
+def test_the_directory_of_an_lmdb_is_a_container(tmp_path):
+    values = [bytes(number) for number in (0, 5000, 7)]
+    place = write_lmdb(tmp_path / "train_lmdb", values)
+    assert index.main([str(place)]) == 0
+    arguments = {"path": str(place), "index_path": str(place / "data.idx")}
+    assert contents(build(readers.lmdb, 3, {}, **arguments))[0] == values
 
 
 def test_index_takes_a_file_that_is_named_twice(tar, tmp_path):

@@ -9,6 +9,9 @@ import pytest
 
 from dali_storage.contract.errors import (
     BackendUnavailable,
+    ContainerChangedError,
+    ObjectReplacedError,
+    RecordError,
     SampleChangedError,
     StaleMapError,
     named,
@@ -73,6 +76,22 @@ def test_errors_of_samples_have_their_path():
     error = StaleMapError(b"/data/a", "its size was 5", "renew the map")
     assert (error.errno, error.filename) == (errno.ESTALE, "/data/a")
     assert "its size was 5; renew the map" in str(error)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        BackendUnavailable,
+        ContainerChangedError,
+        ObjectReplacedError,
+        RecordError,
+        SampleChangedError,
+        StaleMapError,
+    ],
+)
+def test_each_error_can_be_made_of_a_text_as_dynamic_mode_makes_it_again(kind):
+    error = kind("it happened")
+    assert (str(error), getattr(error, "filename", None)) == ("it happened", None)
 
 
 def test_a_named_error_that_is_gone_keeps_no_variable_of_its_callers():

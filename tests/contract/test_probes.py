@@ -47,11 +47,13 @@ def leave_memory(kept):
         (leave_memory, r"\d{7,} bytes are not freed"),
     ],
 )
+@pytest.mark.long
 def test_an_error_says_what_every_call_leaves(kept, leave, says):
     with pytest.raises(AssertionError, match=says):
         probes.require_no_leak(partial(leave, kept))
 
 
+@pytest.mark.long
 def test_it_is_no_error_if_only_the_first_call_leaves_anything(kept):
     once = iter([leave_files])
     probes.require_no_leak(lambda: next(once, lambda _: None)(kept))

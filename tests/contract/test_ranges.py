@@ -144,6 +144,14 @@ def test_small_ranges_in_gpu_memory_stay_where_they_are():
     assert Views(memory, offsets, np.array([4, 4, 4])).contents() == [(8, 12), (0, 4), (4, 8)]
 
 
+@pytest.mark.parametrize(("size", "is_copy"), [(4096, True), (4097, False)])
+def test_small_ranges_of_one_size_are_copied_into_one_array(size, is_copy):
+    memory = np.arange(3 * size).astype(np.uint8)
+    found = Views(memory, np.array([2 * size, 0]), np.array([size, size])).contents()
+    assert [bytes(it) for it in found] == [memory[2 * size :].tobytes(), memory[:size].tobytes()]
+    assert isinstance(found, np.ndarray) == is_copy
+
+
 def test_positions_beyond_32_bits_are_exact():
     far = 2**62 + 4097
     offsets, nbytes, spans = placed([(2**31, far, 2**40)], 4096, 4096)

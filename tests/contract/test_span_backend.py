@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dali_storage import Catalog, ContainerChangedError
+from dali_storage.contract.catalog import state_of
 from dali_storage.testing import RangeTests, ReaderTests
 from tests.kit.pages import snippets
 
@@ -21,7 +22,8 @@ class SpanReader(PreadReader):
 
     def __init__(self, catalog: Catalog, *, lanes: int = 4) -> None:
         super().__init__(catalog, lanes=lanes)
-        self._known = {}
+        found = () if catalog.states is None else enumerate(catalog.states.tolist())
+        self._known = {file: state for file, state in found if any(state)}
 
     def read(self, batch, lane):
         if self._catalog.ranges is None:
@@ -34,20 +36,16 @@ class SpanReader(PreadReader):
             into = memory[offset : offset + int(spans.sizes[span])]
             fd = os.open(path, os.O_RDONLY)
             try:
-                known = self._known.setdefault(file, identity(os.fstat(fd)))
+                known = self._known.setdefault(file, state_of(os.fstat(fd)))
                 got = os.preadv(fd, [into], int(spans.starts[span]))
-                now = identity(os.fstat(fd))
+                now = state_of(os.fstat(fd))
             except OSError as error:
                 raise OSError(error.errno, error.strerror, path) from None
             finally:
                 os.close(fd)
-            if now != known or got < spans.needed[span]:
+            if now != known or got < spans.needed[span] or self._catalog.altered([file]):
                 what = "the container has changed; make its index and the pipeline anew"
                 raise ContainerChangedError(os.fsencode(path), what)
-
-
-def identity(status):
-    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class TestSpanBackend(RangeTests, ReaderTests):

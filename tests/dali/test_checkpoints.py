@@ -98,7 +98,7 @@ def three_batches(index):
 
 # --- checkpoints of something else ----------------------------------------------------------------
 
-RESUME = "go on with resume=, see readers.state"
+RESUME = "also go on with resume=, see readers.state"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The documents are true: tables match signatures, figures were measured, links lead somewhere."""
 
 import ast
+import inspect
+import operator
 import os
 import pkgutil
 import re
@@ -8,9 +10,11 @@ import shlex
 import tomllib
 
 import pytest
+from nvidia.dali import fn
 
 import bmap_tools.__main__
 from benchmarks import arguments
+from dali_storage import ops, readers
 from dali_storage.cli import index
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract import registry
@@ -57,11 +61,16 @@ def test_every_python_snippet_is_known_to_a_test():
     } == {
         "CONTRIBUTING.md": 3,
         "README.md": 1,
+        "docs/audio.md": 1,
         "docs/bad-samples.md": 1,
         "docs/bmap.md": 1,
+        "docs/coco.md": 1,
         "docs/containers.md": 3,
         "docs/differences.md": 2,
+        "docs/lmdb.md": 1,
         "docs/loaders.md": 5,
+        "docs/more-readers.md": 1,
+        "docs/other-formats.md": 1,
         "docs/sampling.md": 4,
         "docs/scaling.md": 5,
         "docs/object-store.md": 2,
@@ -83,6 +92,28 @@ def test_the_diff_is_a_change_of_valid_code(document):
         if kept[-1].endswith(","):
             kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
         assert imported in ast.unparse(ast.parse("\n".join(kept)))
+
+
+def test_every_reader_of_dali_is_in_the_table_of_the_readers():
+    named = re.findall(r"^\| `(fn\.\S+)` \|", text_of("docs/other-formats.md"), re.MULTILINE)
+    assert named == [
+        f"fn.{place}.{name}"
+        for place, module in (
+            ("readers", fn.readers),
+            ("experimental.readers", fn.experimental.readers),
+        )
+        for name, _ in inspect.getmembers(module, inspect.isfunction)
+    ]
+
+
+def test_every_reader_and_operator_of_the_page_of_other_formats_exists():
+    """Also that the table leads to the page of each of our readers."""
+    page = text_of("docs/other-formats.md")
+    for name in re.findall(r"`(readers|fn)((?:\.\w+)+)", page):
+        operator.attrgetter(name[1][1:])({"readers": readers, "fn": fn}[name[0]])
+    linked = re.findall(r"\[`readers\.(\w+)`\]\(", page)
+    every = {getattr(ops.readers, name).reader.__name__ for name in ops.readers.__all__}
+    assert {*linked} == every - {"file"} | {"mix"}
 
 
 def test_the_readme_can_be_read_at_once():
@@ -194,6 +225,10 @@ def test_the_command_lines_that_make_indexes_are_accepted(words, monkeypatch):
     monkeypatch.setattr(index.index_samples, "main", lambda root, given: done.append("main") or 0)
     monkeypatch.setattr(index.index_samples, "verify", lambda files: done.append("verify") or 0)
     monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
+    parse = index.index_coco._parser().parse_args
+    monkeypatch.setattr(
+        index.index_coco, "main", lambda words: done.append(parse(words).output) or 0
+    )
     assert make_indexes(words) == 0
     assert len(done) == 1
 
@@ -227,7 +262,7 @@ def test_every_other_command_is_one_that_is_meant():
 
 def test_the_extras_that_are_installed_exist():
     extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
-    for document in ("README.md", "docs/backends.md", "docs/object-store.md"):
+    for document in ("README.md", "docs/backends.md", "docs/coco.md", "docs/object-store.md"):
         groups = re.findall(r"(?:dali-storage|'\.)\[([\w,-]+)\]", text_of(document))
         assert groups
         assert {extra for group in groups for extra in group.split(",")} <= set(extras)

@@ -28,7 +28,9 @@ COMMANDS = {
     "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
     "plot": ["{examples}/plot_mixture.py mixture.svg"],
+    "segmentation": ["{examples}/segmentation.py --data data --device cpu"],
     "mixture": ["{examples}/mixture.py --data {pictures} --device cpu"],
+    "coco": ["{examples}/coco_ssd.py"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
     "side_by_side": [
         "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
@@ -140,6 +142,12 @@ def test_dynamic_mode_learns(printed):
 
 
 @pytest.mark.long
+def test_ssd_has_the_same_input_by_both_readers(printed):
+    shapes = "(300, 300, 3), (8732, 4), (8732,)"
+    assert f"the same pixels and targets: {shapes}" in printed("coco")
+
+
+@pytest.mark.long
 def test_the_plot_has_the_numbers_of_the_page(printed, results):
     ours, theirs = re.findall(r"at most (\S+)", printed("plot"))
     page = (ROOT / "docs/sampling.md").read_text()
@@ -155,6 +163,11 @@ def test_side_by_side_finds_the_same_pixels(printed):
         "CIFAR-10",
         "ImageNet",
     ]
+
+
+@pytest.mark.long
+def test_segmentation_learns_what_its_masks_have(printed):
+    assert float(re.findall(r"(\d\.\d+) of the pixels", printed("segmentation"))[-1]) > 0.95
 
 
 @pytest.mark.long

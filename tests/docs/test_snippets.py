@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import os
 import re
 import textwrap
@@ -11,17 +12,23 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn
 from PIL import Image
 
+from dali_storage import readers
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract.errors import SampleReplaced
 from dali_storage.contract.reader import Reader
 from dali_storage.testing import ReaderTests
+from tests.kit import manifests
 from tests.kit.containers import write_numbered_tars
-from tests.kit.pages import snippets
+from tests.kit.dali import pipeline_of
+from tests.kit.databases import datum, write_lmdb
+from tests.kit.pages import snippets, text_of
+from tests.kit.parity import build, contents, take
 from tests.kit.paths import ROOT
 from tests.kit.pictures import make_pictures
+from tests.kit.videos import write_video
 
 
 @pytest.fixture
@@ -106,6 +113,87 @@ def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
 
 
+def test_the_manifests_of_the_audio_page_are_read(data, tmp_path):
+    (code,) = snippets("docs/audio.md", "python")
+    sound = manifests.recording(tmp_path / "a.flac", 9000, 8000, ("FLAC", "PCM_16")).path
+    line = json.loads(*snippets("docs/audio.md", "json"))
+    spoken = [line | {"audio_filepath": str(sound), "offset": 0.5, "duration": 0.25}]
+    seen = [{"image": path.name, "caption": "x", "label": 7} for path in data.glob("class0/*.jpg")]
+    places = {"/data/train.json": manifests.write(tmp_path / "speech", spoken)}
+    places["/data/captions.jsonl"] = manifests.write(tmp_path / "captions", seen)
+    code = here(code, places | {"/data/images": str(data / "class0")})
+    show = "print([it[0].shape() for each in (speech(), pictures()) for it in each.run()])"
+    shapes = ast.literal_eval(run(f"{code}{show}"))
+    assert shapes[1:3] + shapes[4:] == [[], [len("hello")], [1], [1]]
+    assert shapes[0] == [128, 1 + 16000 // 4 // 256]
+
+
+def test_the_images_and_masks_of_the_readers_page_are_cropped_alike(tmp_path):
+    pixels = np.random.default_rng(1).integers(0, 34, (40, 50), np.uint8)
+    for template in columns_of_the_page()[0][0]:
+        path = tmp_path / template.format("aachen/aachen_000000_000019")
+        path.parent.mkdir(parents=True)
+        Image.fromarray(pixels).save(path)
+    changes = {"/data/cityscapes": str(tmp_path), "(512, 512)": "(30, 20)"}
+    code = here(snippets("docs/more-readers.md", "python")[0], changes)
+    read = "print([it.as_array()[..., :1].tolist() for it in cityscapes(batch_size=4).run()])"
+    images, masks = ast.literal_eval(run(f"{code}{read}"))
+    assert images == masks
+    assert np.shape(images) == (4, 30, 20, 1)
+
+
+def columns_of_the_page():
+    """The templates of the data sets of the readers page, and the file of their keys, or "all"."""
+    (table,) = re.findall(r"\| data set \|.*\n\|.*\n((?:\|.*\n)+)", text_of("docs/more-readers.md"))
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    return [(re.findall(r"`([^`]+)`", files), keys.strip("`")) for _, files, keys in rows]
+
+
+@pytest.mark.parametrize(("files", "keys"), columns_of_the_page())
+def test_the_templates_of_the_readers_page_find_their_files(files, keys, tmp_path):
+    given = {} if keys == "all" else {"keys": keys}
+    for key in ("a", "a/b"):
+        for template in files:
+            path = tmp_path / template.format(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(path.name)
+    if given:
+        (tmp_path / keys).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / keys).write_text("a\na/b\n")
+    pipeline = build(readers.columns, 2, {}, files=files, file_root=tmp_path, **given)
+    expected = [[Path(it.format(key)).name.encode() for key in ("a", "a/b")] for it in files]
+    assert contents(pipeline) == expected
+
+
+def test_the_boxes_of_the_coco_page_are_cropped(data):
+    size = {"width": 40, "height": 30}
+    images = [{"id": it, "file_name": f"class{it % 2}/{it}.jpg"} | size for it in range(20)]
+    entries = [{"image_id": it, "category_id": 1, "bbox": [1, 2, 9, 9]} for it in range(20)]
+    content = {"images": images, "annotations": entries, "categories": [{"id": 1}]}
+    (data / "all.json").write_text(json.dumps(content))
+    names = {"/data/coco/train": str(data), "/data/coco/instances.json": f"{data}/all.json"}
+    made = {}
+    exec(here(snippets("docs/coco.md", "python")[0], SMALL | names), made)
+    pictures, boxes, labels = made["detection"]().run()
+    assert pictures.as_array().shape == (4, 300, 300, 3)
+    assert len(boxes) == len(labels) == 4
+
+
+def test_the_images_of_the_lmdb_page_are_decoded(data, tmp_path):
+    images = [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
+    write_lmdb(tmp_path / "db", [datum(it, label) for label, it in enumerate(images)])
+    (code,) = snippets("docs/lmdb.md", "python")
+    changes = ON_CPU | {"/data/train_lmdb": str(tmp_path / "db"), "batch_size=64": "batch_size=20"}
+    names = {}
+    exec(here(code, changes), names)
+    decoded, labels = names["train"]().run()
+    order = labels.as_array().ravel().tolist()
+    assert sorted(order) == [*range(20)] != order
+    for number, label in enumerate(order):
+        expected = Image.open(io.BytesIO(images[label]))
+        assert decoded.at(number).shape == (expected.height, expected.width, 3)
+
+
 def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
     mixed, own, mixture, classes = snippets("docs/sampling.md", "python")
     roots = {'"/data/photos"': repr(str(data)), '"/data/scans"': repr(str(data))}
@@ -136,6 +224,43 @@ def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
     labels = [label for _, text in batches for label in ast.literal_eval(text)]
     assert labels != sorted(labels)
     assert sorted(labels) == [0] * 10 + [1] * 10
+
+
+def test_the_videos_of_the_page_of_other_formats_are_read_in_the_windows_of_dali(tmp_path):
+    frames = {str(tmp_path / "a.avi"): 50, str(tmp_path / "b.avi"): 33}
+    for path, count in frames.items():
+        write_video(Path(path), count)
+    (code,) = snippets("docs/other-formats.md", "python")
+    exec(here(code, {'{"/data/a.avi": 250, "/data/b.avi": 90}': repr(frames)}), names := {})
+    [ours] = take(names["clips"](batch_size=4), 1)
+    windows = {"sequence_length": 16, "stride": 2, "step": 8, "enable_frame_num": "scalar"}
+    reader = fn.experimental.readers.video
+    [theirs] = take(build(reader, 4, {}, filenames=[*frames], **windows), 1)
+    assert [np.frombuffer(start, np.int32).tolist() for _, _, start in theirs[1]] == [
+        [0],
+        [8],
+        [16],
+        [0],
+    ]
+    assert sorted(zip(*ours, strict=True)) == sorted(zip(*theirs, strict=True))
+
+
+def test_frames_beyond_the_end_of_a_video_are_what_the_page_of_other_formats_says(tmp_path):
+    write_video(tmp_path / "a.avi", 10)
+
+    def clip(**chosen):
+        def define():
+            video, _ = readers.file(files=[str(tmp_path / "a.avi")])
+            chosen.update(start_frame=6, sequence_length=4, stride=2)
+            return [fn.decoders.video(video, **chosen)]
+
+        return np.asarray(pipeline_of(define, batch_size=1).run()[0][0]).max((1, 2, 3))
+
+    assert clip(pad_mode="none").all()
+    assert clip(pad_mode="none").shape == (2,)
+    assert clip().astype(bool).tolist() == [True, True, False, False]
+    edge = clip(pad_mode="edge")
+    assert edge[1:].tolist() == [edge[1]] * 3
 
 
 def test_the_pipeline_of_the_readme_delivers_every_sample(data):

@@ -13,25 +13,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvidia.dali import Pipeline
 
+from dali_storage.dynamic import readers
 from dali_storage.dynamic.readers import File
+from dali_storage.readers.arguments import complete
 from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 LONG = pytest.mark.long
 CAPTURE = pytest.mark.dali("2.3")
+NEW = {"Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
 
 
 # --- epochs -------------------------------------------------------------------------------------
 
 
-def test_the_arguments_are_those_of_the_real_reader():
-    ours = inspect.signature(File).parameters
-    real = inspect.signature(ndd.readers.File).parameters
-    assert ours.keys() - real.keys() == {"backend", "backend_options"}
+@pytest.mark.parametrize("name", readers.__all__)
+def test_the_arguments_are_those_of_the_real_reader(name):
+    reader, real_reader = getattr(readers, name), getattr(ndd.readers, name)
+    ours, real = inspect.signature(reader).parameters, inspect.signature(real_reader).parameters
+    assert ours.keys() - real.keys() == {"backend", "backend_options"} | NEW.get(name, set())
     assert real.keys() - ours.keys() == {"num_inputs", "_backend"}
-    for name in ours.keys() & real.keys():
-        assert ours[name].kind == real[name].kind
-    assert issubclass(File, ndd.readers.File)
+    for each in ours.keys() & real.keys():
+        assert ours[each].kind == real[each].kind
+    assert issubclass(reader, real_reader)
+
+
+@pytest.mark.parametrize("name", readers.__all__)
+def test_a_reader_is_prepared_with_its_arguments_only(name):
+    reader = getattr(readers, name)
+    own = dict.fromkeys(["self", "given", "__class__", "name", "device"])
+    shown = inspect.signature(reader.__init__).parameters.keys() - {"self"}
+    assert complete(reader.__init__, {}, own).keys() <= shown
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

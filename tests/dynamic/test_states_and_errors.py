@@ -13,8 +13,9 @@ import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 import pytest
 
-from dali_storage.dynamic.file_operator import FileOperator
+from dali_storage.contract.errors import ContainerChangedError, StaleMapError
 from dali_storage.dynamic.readers import File
+from dali_storage.dynamic.reading_operator import ReadingOperator
 from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
 from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors, lanes, without_collector
@@ -109,7 +110,7 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
         for other in ("x", real.get_state()):  # the earlier one stays
             with pytest.raises(ValueError, match="no state of it"):
                 reader.set_state(other)
-        with pytest.raises(ValueError, match=r"a batch size of 4, and here .* of 5"):
+        with pytest.raises(ValueError, match=r"a batch size of 4, and .* of 5: take the same one"):
             next(reader.next_epoch(5))
         assert [contents(it) for it in islice(reader.next_epoch(4), 2)] == following
     with File(4, file_root=root, dir_filters="class1") as reader:
@@ -196,12 +197,50 @@ def test_ctrl_c_parts_no_data_from_labels_and_loses_no_more_than_its_batch(root,
     expected = list(islice(batches(real), 12))
     with File(**arguments) as reader:
         seen = list(islice(batches(reader), 2))
-        with pytest.raises(KeyboardInterrupt), interrupted(FileOperator.SetupAndRun, point):
+        with pytest.raises(KeyboardInterrupt), interrupted(ReadingOperator.SetupAndRun, point):
             seen += batches(reader)
         following = list(islice(batches(reader), 4))
     begin = expected.index(following[0])
     assert following == expected[begin : begin + 4]
     assert begin - len(seen) in (0, 1)
+
+
+class NeedsTwoError(LookupError):
+    """An error of a user's backend."""
+
+    def __init__(self, one, two):
+        super().__init__(one, two)
+
+
+SYNC = ndd.EvalMode.sync_cpu
+ERRORS = [
+    (FileNotFoundError(2, "gone", "/a"), FileNotFoundError),
+    (ContainerChangedError(b"/a", "written to"), ContainerChangedError),
+    (StaleMapError(b"/a", "moved", "map it again"), StaleMapError),
+    (KeyError("k"), KeyError),
+    (UnicodeDecodeError("utf8", b"x", 0, 1, "bad"), UnicodeError),
+    (ExceptionGroup("g", [ValueError("1")]), RuntimeError),
+    (NeedsTwoError(1, 2), LookupError),
+    (Exception("plain"), Exception),
+]
+
+
+@pytest.mark.parametrize("mode", [ndd.EvalMode.deferred, ndd.EvalMode.eager, SYNC], ids=str)
+@pytest.mark.parametrize(("error", "kind"), ERRORS, ids=lambda it: type(it).__name__)
+def test_the_error_of_a_call_keeps_its_type_and_attributes(root, monkeypatch, mode, error, kind):
+    def fail(*_):
+        raise error
+
+    with mode, File(4, file_root=root) as reader:
+        monkeypatch.setattr(ReadingOperator, "SetupAndRun", fail)
+        with pytest.raises(Exception) as raised:
+            reader(batch_size=4)[0].evaluate()
+    if mode is SYNC:
+        assert raised.value is error
+    else:
+        assert type(raised.value) is kind
+        causes = [raised.value.__cause__, raised.value.__cause__.__cause__]
+        assert causes[type(error) is not kind] is error
 
 
 def test_batches_that_were_called_before_closing_are_delivered(root):
@@ -256,7 +295,7 @@ def test_a_reader_leaves_no_thread_and_no_file_behind(root, end, capture):
         reader.close()
     if end != "drop":
         assert lanes() <= before
-        with pytest.raises(RuntimeError, match=r"File.* is closed"):
+        with pytest.raises(RuntimeError, match=r"File.* is closed; make another reader to read"):
             while True:
                 use(reader)
     with nullcontext() if capture else without_collector():

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from nvidia.dali import fn, tfrecord
 
 from dali_storage.formats.tfrecord import example
-from dali_storage.formats.tfrecord.example import BYTES, FLOATS, INTS, MalformedError
+from dali_storage.formats.tfrecord.example import BYTES, FLOATS, INTS
+from dali_storage.formats.wire import MalformedError
 from tests.kit import containers
 from tests.kit.containers import (
     bytes_feature,
@@ -185,7 +186,7 @@ def test_a_message_of_tensorflow_is_not_read_field_by_field(monkeypatch):
     features["image/encoded"] = bytes_feature([bytes(70_000)])
     features |= {"image/object/bbox/xmin": message(2, b""), "label": int64_feature([300])}
     data = containers.example(features)
-    monkeypatch.setattr(example, "_fields", None)
+    monkeypatch.setattr(example, "fields", None)
     assert ours(data) == of_protobuf(data)
 
 

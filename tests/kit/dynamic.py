@@ -1,4 +1,4 @@
-"""Readers of DALI's dynamic mode: ours beside ndd.readers.File, which is the oracle."""
+"""Readers of DALI's dynamic mode: ours beside those of ndd.readers, which are the oracle."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -36,6 +36,16 @@ def contents(outputs: tuple[Any, Any]) -> Sample | list[Sample]:
     if isinstance(data, ndd.Tensor):
         return sample(data, labels)
     return [sample(*pair) for pair in zip(data.tensors, labels.tensors, strict=True)]
+
+
+def tensors(outputs: Any) -> Any:
+    """Type, shape, bytes and layout of each tensor of a batch or sample, in its order."""
+    if isinstance(outputs, dict):
+        return {name: tensors(output) for name, output in outputs.items()}
+    if isinstance(outputs, (tuple, ndd.Batch)):
+        return [*map(tensors, outputs if isinstance(outputs, tuple) else outputs.tensors)]
+    array = np.asarray(outputs)
+    return str(array.dtype), array.shape, array.tobytes(), outputs.layout
 
 
 def outcome(action: Callable[[], Any]) -> Any:

@@ -1,8 +1,10 @@
 """Random configurations of a reader beside the real one of DALI, which is the oracle."""
 
 import inspect
+import json
 import os
 import shutil
+import wave
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +17,17 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, tfrecord, types
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+from PIL import Image
 
 from dali_storage import readers
 from tests.kit import versions
+from tests.kit.coco import write_numbered as write_numbered_images
 from tests.kit.containers import (
     write_numbered_recordios,
     write_numbered_tars,
     write_numbered_tfrecords,
 )
+from tests.kit.databases import write_numbered
 from tests.kit.tiers import by_tier
 
 Operator = Callable[..., Any]
@@ -73,8 +78,13 @@ def numbers(pipeline: Pipeline, batches: int) -> list[list[int]]:
 # --- Random configurations -----------------------------------------------------------------------
 
 
-def some_order(random: Random, size: int, *, by_container: bool) -> dict[str, Any]:
-    """Arguments of the order; a few ask for more shards than `size` samples allow."""
+def some_order(
+    random: Random, size: int, *, by_container: bool, by_epoch: bool = True
+) -> dict[str, Any]:
+    """Arguments of the order; a few ask for more shards than `size` samples allow.
+
+    `by_epoch`: whether the reader has `shuffle_after_epoch` in DALI.
+    """
     shards = random.choice([1, 1, min(2, size), random.randint(1, size + random.choice([0, 0, 1]))])
     order: dict[str, Any] = {
         "num_shards": shards,
@@ -86,7 +96,7 @@ def some_order(random: Random, size: int, *, by_container: bool) -> dict[str, An
     shuffle = random.choice(["none", "window", "epoch"] * 2 + ["both"])
     if shuffle == "both" and not by_container:
         shuffle = "window"
-    if by_container and not versions.has("2.2"):
+    if not by_epoch or (by_container and not versions.has("2.2")):
         shuffle = {"epoch": "none", "both": "window"}.get(shuffle, shuffle)
     if shuffle in ("window", "both"):
         order |= {"random_shuffle": True, "initial_fill": random.choice([1, 2, 5, 20, 1024])}
@@ -157,7 +167,10 @@ _WRITERS = {
     "tfrecord": write_numbered_tfrecords,
     "mxnet": write_numbered_recordios,
 }
-_OUTPUT = {"tfrecord": "n", "mxnet": 1, "records": 1, "file": 1}  # the others have one
+_DATABASES = ("lmdb", "caffe", "caffe2")
+_NUMBERED = "columns", "file", "manifest", "mxnet", "nemo_asr", "records", *_DATABASES
+_OUTPUT = {"tfrecord": "n", "coco": 3} | dict.fromkeys(_NUMBERED, 1)
+"""The output that is a number; of others the only one."""
 
 
 def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[Any], Operator]:
@@ -166,7 +179,8 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
     Those are of the samples in containers that have so many each, or in as many files.
     """
     directory.mkdir(exist_ok=True)
-    given = (of_containers if reader in _WRITERS else _of_files)(reader, directory, counts)
+    is_container = reader in _WRITERS or reader in _DATABASES
+    given = (of_containers if is_container else _of_files)(reader, directory, counts)
 
     def of_module(module: Any) -> Operator:
         def read(**arguments: Any) -> Any:
@@ -179,6 +193,8 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
 
 
 def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+    if reader in _DATABASES:
+        return write_numbered(reader, directory, counts)
     files, indexes = _WRITERS[reader](directory, counts)
     if reader == "webdataset":
         return {"paths": files, "index_paths": indexes, "ext": ["n"], "dtypes": types.INT64}
@@ -191,11 +207,32 @@ def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[s
 
 
 def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+    if reader in ("manifest", "nemo_asr"):
+        sound, manifest = directory / "sound.wav", directory / "manifest.json"
+        with wave.open(str(sound), "wb") as file:
+            file.setparams((1, 2, 8000, 1, "NONE", ""))
+            file.writeframes(b"12")
+        lines = [{"audio_filepath": str(sound), "n": number} for number in range(sum(counts))]
+        manifest.write_text("\n".join(map(json.dumps, lines)))
+        if reader == "manifest":
+            return {"manifests": str(manifest), "columns": {"n": int}}
+        rest = {"read_sample_rate": False, "read_text": False, "read_idxs": True}
+        return {"manifest_filepaths": str(manifest), **rest}
+    if reader == "coco":
+        return write_numbered_images(directory, sum(counts)) | {"image_ids": True}
     files = [str(directory / f"{number}.bin") for number in range(len(counts))]
     for path, count in zip(files, counts, strict=True):
         Path(path).write_bytes(bytes(count) or b"x")  # DALI does not map empty files
-    if reader == "file":
-        return {"files": files[:1] * sum(counts), "labels": [*range(sum(counts))]}
+    if reader in ("file", "columns"):
+        one = files[:1] * sum(counts)
+        given: Any = one if reader == "file" else [one]
+        return {"files": given, "labels": [*range(sum(counts))]}
+    if reader == "sequence":
+        (directory / "stream").mkdir(exist_ok=True)
+        for number in range(sum(counts)):
+            pixel = Image.new("L", (1, 1), number)
+            pixel.save(directory / f"stream/{number:03}.png")
+        return {"file_root": str(directory), "sequence_length": 1, "image_type": types.GRAY}
     if reader == "records":
         offsets = [start for count in counts for start in range(count)]
         ids = np.repeat(range(len(counts)), counts)
@@ -265,12 +302,18 @@ class ParityTests:
     new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
     new |= {"bad_samples", "check", "max_replaced", "on_error"}
     new |= {"epoch_size", "order", "weights"}
+    lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
-    cases = 25, 100  # in `make test` and in `make test-all`
+    cases = 15, 100  # in `make test` and in `make test-all`
+    rounds = 5, 20  # of iterators
 
     def some_case(self, random: Random, directory: Path) -> Case:
         """Data in the directory, which is new, and arguments."""
         raise NotImplementedError
+
+    def some_order(self, random: Random, size: int) -> dict[str, Any]:
+        """Arguments of the order of `size` samples."""
+        return some_order(random, size, by_container=False)
 
     def operators(self, case: Case) -> tuple[Operator, Operator]:
         """DALI's reader and ours."""
@@ -298,11 +341,12 @@ class ParityTests:
     @pytest.mark.parametrize("policy", POLICIES, ids=str)
     def test_iterators_of_dali_give_the_same(self, policy: Any, tmp_path: Path) -> None:
         made, refused = numbered(self.reader, tmp_path / "numbered", [3, 5, 6, 2]), 0
-        runs = seeds(by_tier(5, 20))
+        runs = seeds(by_tier(*self.rounds))
         for seed in runs:
             random = Random(f"{seed} {policy}")
-            arguments = some_order(random, 16, by_container=isinstance(self, ContainerParityTests))
+            arguments = self.some_order(random, 16)
             arguments = {"seed": 5, **arguments, "cut": random.randrange(1, 6)}
+            arguments = {it: arguments[it] for it in arguments.keys() - self.lacks}
             arguments["auto_reset"] = random.random() < 0.5
             if random.random() < 0.5:
                 arguments |= {"num_shards": 3}
@@ -317,7 +361,7 @@ class ParityTests:
         real = inspect.signature(getattr(fn.readers, self.reader)).parameters
         ours = inspect.signature(getattr(readers, self.reader)).parameters
         assert real.keys() - ours.keys() == set()
-        assert ours.keys() - real.keys() == self.new
+        assert ours.keys() - real.keys() == self.new | self.lacks
         for name in real.keys() - self.other_defaults:
             given = [each[name].default for each in (ours, real)]
             assert [list(it) if isinstance(it, tuple) else it for it in given] == given[1:] * 2
@@ -327,6 +371,10 @@ class ContainerParityTests(ParityTests):
     """The same of a reader of containers, which also shuffles single samples."""
 
     new = ParityTests.new | {"shuffle"}
+    by_epoch = True
+
+    def some_order(self, random: Random, size: int) -> dict[str, Any]:
+        return some_order(random, size, by_container=True, by_epoch=self.by_epoch)
 
     @pytest.mark.parametrize("order", [{"random_shuffle": True}, {"shuffle_after_epoch": True}])
     def test_single_samples_are_shuffled_as_files_are(

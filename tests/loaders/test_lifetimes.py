@@ -70,6 +70,7 @@ def test_batches_that_are_held_stay_as_they_were_without_their_loader(jpegs, to)
 
 @pytest.mark.parametrize("epochs", [by_tier(5, 30)])
 @alone
+@pytest.mark.long
 def test_memory_threads_and_files_are_flat(jpegs, epochs):
     """Over complete epochs, and ones that are left."""
     make = maker(jpegs, 30, train=False, batch_size=4, side=64)

@@ -1,5 +1,7 @@
 """Our readers under DALI's names: by assignment, and by dali_storage.patch()."""
 
+import inspect
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,9 @@ from dali_storage.readers import features
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import numbered, numbers, take
 from tests.kit.paths import ROOT
-from tests.ops.test_readers import CLASSES, functions
+from tests.ops.test_readers import CLASSES, READERS, functions
+
+pytestmark = pytest.mark.usefixtures("no_deprecations")
 
 
 def now():
@@ -30,7 +34,7 @@ def is_in_memory(pipeline):
     return isinstance(source(pipeline, "R").open()[1], MemoryReader)
 
 
-@pytest.mark.parametrize("reader", CLASSES)
+@pytest.mark.parametrize("reader", READERS)
 def test_readers_under_the_names_of_dali_read_as_dali(reader, tmp_path, monkeypatch):
     made = numbered(reader, tmp_path / "numbered", [3, 5, 6, 2])
     order = {"name": "R", "random_shuffle": True, "seed": 2}
@@ -49,6 +53,39 @@ def test_readers_under_the_names_of_dali_read_as_dali(reader, tmp_path, monkeypa
         monkeypatch.setattr(fn.readers, name, getattr(readers, name))
         monkeypatch.setattr(dali_ops.readers, operator, getattr(ops.readers, operator))
     assert run()[0] == expected
+
+
+@pytest.mark.parametrize("reader", CLASSES)
+def test_a_function_in_the_place_of_dalis_names_its_schema_and_shows_our_arguments(reader):
+    ours, schema = getattr(readers, reader), getattr(fn.readers, reader)._schema_name
+    with dali_storage.patch():
+        swapped = getattr(fn.readers, reader)
+        assert inspect.isfunction(swapped)
+        assert (swapped.__name__, swapped.__doc__) == (reader, ours.__doc__)
+        assert inspect.signature(swapped) == inspect.signature(ours)
+        assert swapped._schema_name == schema
+
+
+@pytest.mark.parametrize("reader", CLASSES)
+def test_what_is_under_the_names_of_dali_has_the_marks_of_dalis(reader):
+    def marks():
+        function, operator = getattr(fn.readers, reader), getattr(dali_ops.readers, CLASSES[reader])
+        names = "_schema_name", "_generated", "_impl_module"
+        return [getattr(function, name, None) for name in names] + [operator.schema_name]
+
+    before = marks()
+    with dali_storage.patch():
+        assert marks() == before
+
+
+def test_functions_under_the_names_of_dali_can_be_pickled_and_stay_the_same_in_inner_blocks():
+    with dali_storage.patch():
+        outer = now()
+        with dali_storage.patch(seed=1):
+            assert now() == outer
+            for swapped in outer[: len(CLASSES)]:
+                assert pickle.loads(pickle.dumps(swapped)) is swapped
+        assert now() == outer
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])

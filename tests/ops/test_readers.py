@@ -9,12 +9,20 @@ from nvidia.dali import Pipeline, fn
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
 from dali_storage import ops
+from tests.kit import versions
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import compare, contents, epochs, numbered, seeds, some_order, take
 from tests.kit.tiers import by_tier
 
-CLASSES = {"file": "File", "mxnet": "MXNet", "numpy": "Numpy"}
+pytestmark = pytest.mark.usefixtures("no_deprecations")
+
+CLASSES = {"coco": "COCO", "file": "File", "mxnet": "MXNet", "numpy": "Numpy"}
+CLASSES |= {"nemo_asr": "NemoAsr", "sequence": "Sequence"}
 CLASSES |= {"tfrecord": "TFRecord", "webdataset": "Webdataset"}
+CLASSES |= {"caffe": "Caffe", "caffe2": "Caffe2"}
+OF_FILES = "coco", "file", "nemo_asr", "numpy", "sequence"
+MARKS = {"coco": [pytest.mark.long], "caffe": [versions.CAFFE], "caffe2": [versions.CAFFE]}
+READERS = [pytest.param(each, marks=MARKS.get(each, [])) for each in CLASSES]
 
 
 def functions(module):
@@ -31,14 +39,19 @@ def functions(module):
     return SimpleNamespace(**{function: by_class(name) for function, name in CLASSES.items()})
 
 
-@pytest.mark.parametrize("reader", CLASSES)
+@pytest.mark.parametrize("reader", READERS)
 def test_random_orders_and_iterators_are_as_dali_has_them(reader, tmp_path):
     made = numbered(reader, tmp_path / "numbered", [3, 5, 6, 2])
     real, ours = made(functions(dali_ops.readers)), made(functions(ops.readers))
     found = []
-    for seed in seeds(by_tier(25, 100) if reader == "file" else 6):
+    for seed in seeds(by_tier(15, 100) if reader == "file" else 6):
         random = Random(seed)
-        order = some_order(random, 16, by_container=reader not in ("file", "numpy"))
+        order = some_order(
+            random,
+            16,
+            by_container=reader not in OF_FILES,
+            by_epoch=reader != "sequence" and not reader.startswith("caffe"),
+        )
         found.append(compare(random, real, ours, order))
     assert {"equal", "restored"} <= {*found}
     order = {"num_shards": 3, "random_shuffle": True, "seed": 4, "cut": 3}
@@ -71,10 +84,12 @@ def test_a_pipeline_of_the_old_style_has_the_names_and_seeds_of_dali(root):
     assert "__File_3[1]" in expected[0]
 
 
-def test_records_is_a_class_too(tmp_path):
+def test_readers_that_dali_lacks_are_classes_too(tmp_path):
     (tmp_path / "all").write_bytes(b"abcdef")
     reader = ops.readers.Records(files=str(tmp_path / "all"), sizes=2)
     assert contents(pipeline_of(lambda: reader(offsets=[4, 0])[:1], 2)) == [[b"ef", b"ab"]]
+    reader = ops.readers.Columns(files=["{}", "{}"], file_root=str(tmp_path))
+    assert contents(pipeline_of(lambda: reader(keys=["all"]), 1)) == [[b"abcdef"]] * 2
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_other_ranks_give_the_rest_of_an_epoch_once(order, worlds):
         pytest.param("webdataset", WINDOW | EPOCH, marks=versions.SHUFFLED_CONTAINERS),
         pytest.param("tfrecord", WINDOW | EPOCH, marks=versions.SHUFFLED_CONTAINERS),
         ("mxnet", EPOCH),
+        pytest.param("caffe", WINDOW, marks=versions.CAFFE),
         ("numpy", WINDOW),
     ],
     ids=str,

@@ -35,7 +35,7 @@ SAME = partial(OURS, labels=[0] * SIZE)
             {"read": files(38)},
             "made with 37 samples, .* 38 samples: take the data set",
         ),
-        ({}, {"read": SAME}, "names, labels and index have the CRC-32 .*take the data set"),
+        ({}, {"read": SAME}, "names, labels, texts and index have the CRC-32 .*take the data set"),
         ({}, WINDOW, "random_shuffle=False, and .* random_shuffle=True: give .* same arguments"),
         ({}, {"stick_to_shard": True}, "stick_to_shard=False, and here it is stick_to_shard=True"),
         (WINDOW, {}, "random_shuffle=True, .*and here it is random_shuffle=False"),
@@ -54,7 +54,7 @@ SAME = partial(OURS, labels=[0] * SIZE)
         (
             ORDERS["epoch"],
             ORDERS["checkpointing"],
-            "enable_checkpointing=False, .*=True: make the pipeline with the same enable",
+            "enable_checkpointing=False, .*=True: make the pipeline or reader with the same",
         ),
     ],
     ids=lambda value: str(value)[:40],

@@ -17,6 +17,7 @@ from dali_storage import readers
 from tests.kit import versions
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
+from tests.readers.test_refusals import ALL
 
 SHUFFLED = {"random_shuffle": True, "initial_fill": 4}
 NEIGHBOURS: dict[str, dict[str, Any]] = {
@@ -88,7 +89,7 @@ def test_a_value_means_what_it_means_to_dali(tree, argument, value):
     assert ours == real
 
 
-@pytest.mark.parametrize("reader", ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"])
+@pytest.mark.parametrize("reader", [each for each in ALL if each != "columns"])  # it has another
 def test_an_unknown_argument_is_refused_in_the_words_of_python(reader):
     operator = getattr(readers, reader)
     parameters = inspect.signature(operator).parameters.values()

@@ -8,6 +8,7 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
+from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
 from dali_storage import readers
@@ -227,7 +228,7 @@ def test_a_loader_sets_the_weights_of_all_its_readers(roots):
         assert changes["R"] == changes["S"] != []
 
 
-@pytest.mark.parametrize("reader", ["webdataset", "tfrecord", "mxnet"])
+@pytest.mark.parametrize("reader", ["webdataset", "tfrecord", "mxnet", "caffe", "caffe2"])
 def test_containers_are_mixed(reader, tmp_path):
     sources, common = {}, {}
     for name, counts in (("a", [5]), ("b", [3])):
@@ -254,6 +255,32 @@ def test_containers_are_mixed(reader, tmp_path):
         pairs = sorted(zip(owners, numbers, strict=True))
         assert pairs == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)]
     assert outputs[0] != outputs[1]
+
+
+def test_columns_are_mixed(roots):
+    def source(name, *outputs):
+        files = dict.fromkeys(outputs, "cats/{}.bin")
+        return {"file_root": roots[name], "files": files}
+
+    def mixture(**sources):
+        return readers.mix(sources, reader="columns", return_source=True, weights=WEIGHTS)
+
+    with (pipeline := Pipeline(4, 1, None)):
+        nodes, which = mixture(a=source("a", "image", "mask"), b=source("b", "image", "mask"))
+        pipeline.set_outputs(*nodes.values(), which)
+    images, masks, numbers = ([np.asarray(it) for it in each] for each in pipeline.run())
+    assert [*nodes] == ["image", "mask"]
+    assert [image.tobytes()[:1] for image in images] == [b"ab"[it[0] :][:1] for it in numbers]
+    assert [it.tobytes() for it in images] == [it.tobytes() for it in masks]
+    with Pipeline(4, 1, None):
+        assert len(readers.mix({"a": {"files": [["x"]]}}, reader="columns")) == 1  # a tuple
+    with pytest.raises(ValueError, match="same names of outputs in files, in one order"):
+        mixture(a=source("a", "image", "mask"), b=source("b", "mask", "image"))
+    with pytest.raises(ValueError, match="samples are not of one kind"):
+        readers.mix(
+            {name: {"files": [["x"]] * count} for name, count in (("a", 1), ("b", 2))},
+            reader="columns",
+        )
 
 
 def test_labels_are_joint_or_own(mixed):
@@ -372,7 +399,7 @@ TWO = {"a": SOURCE, "b": SOURCE}
         ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
         ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
         ({"order": [1]}, "order is of one data set"),
-        ({"reader": "files"}, "reader must be one of file, mxnet"),
+        ({"reader": "files"}, "reader must be one of caffe, caffe2, columns"),
         ({"sources": []}, "sources must be a mapping"),
         ({"sources": {"a": SOURCE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
         ({"sources": {"a": {"path": "x"}}, "reader": "tfrecord"}, "format_options needs features"),

@@ -367,6 +367,11 @@ def test_lanes_agree_on_one_kind():
     fmt, pause = Npy(), threading.Barrier(2)
 
     class Slow:
+        ranges = None
+
+        def where(self, sample):
+            return ""
+
         def path(self, sample):
             with contextlib.suppress(threading.BrokenBarrierError):
                 pause.wait(0.2)

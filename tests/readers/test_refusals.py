@@ -17,9 +17,11 @@ from tests.kit.paths import ROOT
 from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
-ALL = ["file", "mxnet", "numpy", "records", "tfrecord", "webdataset"]
-CONTAINERS = ["mxnet", "tfrecord", "webdataset"]
+ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "mxnet", "nemo_asr", "numpy"]
+ALL += ["records", "sequence", "tfrecord", "webdataset"]
+CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
+SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")
 SOURCE["webdataset"] = "paths"
 NO_FILES = {"files": None, "labels": None}
 
@@ -69,11 +71,80 @@ COMMON: list[tuple[list[str], list[Row]]] = [
         ],
     ),
     (
-        [name for name in ALL if name != "records"],
+        [name for name in ALL if name not in ("lmdb", "records")],
         [({"skip_cached_images": True}, "skip_cached_images must be False")],
     ),
 ]
 OWN: dict[str, list[Row]] = {
+    "caffe": [
+        ({"image_available": False, "label_available": False}, "nothing is wanted"),
+        ({"image_available": "no"}, "image_available must be True or False, not 'no'"),
+        ({"index_path": ["a"]}, "index_path must have one index for each file, not 1 for 3"),
+        ({"path": "s3://b/db/data.mdb"}, "index_path must be given for 's3://b/db/data.mdb'"),
+    ],
+    "caffe2": [
+        ({"label_type": 1}, r"label_type must be 0, 2 or 4 \(no sparse labels\), not 1"),
+        ({"label_type": 5}, r"label_type must be 0, 2 or 4 \(no sparse labels\), not 5"),
+        ({"label_type": "x"}, "label_type must be an integer, not 'x'"),
+        ({"num_labels": "x"}, "num_labels must be an integer, not 'x'"),
+        ({"additional_inputs": -1}, "additional_inputs must be from 0 to 1000, not -1"),
+        ({"additional_inputs": 3_000_000}, "additional_inputs must be from 0 to 1000, not 3000000"),
+        ({"path": ""}, "path must be names of files, not ''"),
+        ({"bbox": "no"}, "bbox must be True or False, not 'no'"),
+        ({"label_type": 4, "image_available": False}, "image_available must be True: there is no"),
+    ],
+    "coco": [
+        ({"device": "gpu"}, "not 'gpu': annotations are in host memory"),
+        ({"file_root": None}, "file_root must be given"),
+        ({"file_root": "ftp://x/y"}, "file_root must be a local path or a URL"),
+        ({"annotations_file": None}, "one of annotations_file and preprocessed_annotations must"),
+        ({"annotations_file": "ftp://x/y"}, "annotations_file must be a local path or a URL"),
+        ({"preprocessed_annotations": "s3://x/y"}, "preprocessed_annotations must be a local"),
+        ({"save_preprocessed_annotations": True}, "save_preprocessed_annotations_dir must be"),
+        ({"save_preprocessed_annotations_dir": "x"}, "save_preprocessed_annotations_dir must be"),
+        ({"polygon_masks": True, "pixelwise_masks": True}, "polygon_masks and pixelwise_masks"),
+        ({"masks": True, "pixelwise_masks": True}, "polygon_masks and pixelwise_masks"),
+        ({"size_threshold": "x"}, "size_threshold must be a number, not 'x'"),
+        ({"ratio": "yes"}, "ratio must be True or False, not 'yes'"),
+        ({"images": [5]}, "images must be str, bytes or os.PathLike, not 5"),
+        ({"images": [b"\xff.bin"]}, "images must be UTF-8, as DALI's .*xff.bin"),
+        ({"images": {"a"}}, "images must be one value or a list"),
+        ({"images": ["0.bin", "x"]}, "images has 'x', which is no file_name"),
+    ],
+    "columns": [
+        ({"files": 5}, "files must be one value or a list, not 5"),
+        ({"files": []}, r"files must have an entry for each output, .* not \[\]"),
+        ({"files": {}}, "files must have an entry for each output, .* not {}"),
+        (
+            {"files": ["a.jpg"]},
+            r"files\[0\] must have one {}, for the key of a sample: 'a.jpg'; or be a list of files",
+        ),
+        ({"files": ["{}.a", "{}/{}"]}, r"files\[1\] must have one {}, .*'{}/{}'"),
+        ({"files": {"left": "l"}}, r"files\['left'\] must have one {}"),
+        ({"files": ["a{}\0"]}, r"files\[0\] must be a path without NUL"),
+        ({"files": ["ftp://h/{}"]}, r"files\[0\] must be a local path or a URL"),
+        ({"files": ["{}.a", ["b"]]}, "an entry for each output, all templates or all lists of"),
+        ({"files": ["{}.a", 5]}, "an entry for each output, all templates or all lists of"),
+        ({"files": [["a"], 5]}, r"files\[1\] must be one value or a list, not 5"),
+        ({"files": [["a"], [5]]}, r"files\[1\] must be str, bytes or os.PathLike, not 5"),
+        ({"files": [["a"], []]}, r"files\[1\] must not be empty"),
+        ({"files": [["a"], ["b", ""]]}, r"files\[1\] must be names of files, not ''"),
+        ({"files": [["a"], {"b"}]}, r"files\[1\] must be one value or a list, not the set"),
+        ({"files": {"x": ["a"], "y": ["b"] * 2}}, r"one length: files\['x'\] has 1, .* has 2"),
+        ({"labels": [1] * 22}, "labels must be one for each sample: 22 for 23"),
+        ({"labels": [1.5] * 22 + ["a"]}, "labels must be an integer, not 'a'"),
+        ({"keys": ["a"]}, "keys and missing are for templates, and files are lists"),
+        ({"missing": "skip"}, "keys and missing are for templates, and files are lists"),
+        ({"missing": "no"}, "missing must be 'error' or 'skip', not 'no'"),
+        ({"files": ["{}"]}, "labels of templates need keys"),
+        ({"files": ["{}"], "keys": []}, "keys must not be empty"),
+        ({"files": ["{}"], "keys": 5}, "keys must be one value or a list, not 5"),
+        ({"files": ["{}"], "keys": [5]}, "keys must be str, bytes or os.PathLike, not 5"),
+        ({"files": ["{}"], "keys": ["a\0"]}, "keys must be a path without NUL"),
+        ({"files": ["{}"], "keys": ""}, "keys must be names of files, not ''"),
+        ({"file_root": 5}, "file_root must be str, bytes or os.PathLike"),
+        ({"device": "gpu"}, "device='gpu': .* reads into host memory"),
+    ],
     "file": [
         ({"labels": [1]}, "labels"),
         ({"files": "s3://b/a", "backend": "python-file"}, "'python-file' cannot read 's3://b/a'"),
@@ -85,6 +156,12 @@ OWN: dict[str, list[Row]] = {
         ({"device": 0}, "device must be"),
         ({"device": "gpu", "check": True}, "check=True looks at bytes in host memory"),
         ({"exclude": "s3://b/bad.jsonl"}, "exclude must be a local path"),
+    ],
+    "lmdb": [
+        ({"labels": [1]}, "labels must be one for each sample: 1 for 23"),
+        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+        ({"device": "gpu"}, "device='gpu'"),
+        ({"path": "nowhere"}, "No such file"),
     ],
     "mxnet": [
         ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
@@ -136,7 +213,7 @@ OWN: dict[str, list[Row]] = {
         ({"file_ids": None}, "file_ids must be given: there are 3 files"),
         ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
         ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
-        ({"labels": [1] * 22}, "labels must match offsets: 22 labels for 23"),
+        ({"labels": [1] * 22}, "labels must be one for each sample: 22 for 23"),
         ({"labels": np.ones(23)}, "labels must be a sequence of integers, not float64"),
         ({"labels": ["a"] * 23}, "labels must be an integer, not 'a'"),
         ({"files": [5, 6, 7]}, "files must be str, bytes or os.PathLike, not 5"),
@@ -146,7 +223,7 @@ OWN: dict[str, list[Row]] = {
         ({"backend": "xnvme-bam"}, "xnvme-bam"),
     ],
     "tfrecord": [
-        ({"index_path": ["x", "y"]}, "index_path must have one index for each file: 2 indexes"),
+        ({"index_path": ["x", "y"]}, "index_path must have one index for each file, not 2"),
         ({"device": "gpu"}, "not 'gpu': records are parsed on the CPU"),
         ({"features": None}, "features must be a dict"),
         ({"features": [("a", NUMBER)]}, "features must be a dict"),
@@ -161,7 +238,7 @@ OWN: dict[str, list[Row]] = {
         ({"features": {"b": FixedLenFeature([2**62], int64, 0)}}, r"features\['b'\]: its shape"),
     ],
     "webdataset": [
-        ({"index_paths": ["a", "b"]}, "index_paths must have one .* each file: 2 indexes for 3"),
+        ({"index_paths": ["a", "b"]}, "index_paths must have one .* each file, not 2 for 3"),
         ({"index_paths": ""}, "index_paths must be names of files"),
         ({"ext": []}, "ext must not be empty"),
         ({"ext": [1]}, "ext must be strings, not 1"),
@@ -185,6 +262,6 @@ ROWS = [
 @pytest.mark.parametrize(("reader", "wrong", "message"), ROWS, ids=lambda value: str(value)[:50])
 def test_a_wrong_argument_is_refused_by_name(reader, wrong, message, tmp_path):
     operator = numbered(reader, tmp_path, [9, 9, 5])(readers)
-    with pytest.raises((ValueError, TypeError, RuntimeError), match=message):
+    with pytest.raises((ValueError, TypeError, RuntimeError, OSError), match=message):
         build(operator, 1, {}, **wrong)
     assert not open_files(tmp_path)

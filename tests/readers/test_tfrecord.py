@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import shutil
 import sys
 import tempfile
 from random import Random
@@ -18,7 +19,7 @@ import dali_storage
 from dali_storage import readers
 from dali_storage.cli.index import main
 from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.errors import BackendUnavailable, RecordError
+from dali_storage.contract.errors import BackendUnavailable, ContainerChangedError, RecordError
 from dali_storage.dali import group
 from dali_storage.formats.tfrecord import example as example_module
 from dali_storage.formats.tfrecord import index as tfrecord_index
@@ -481,3 +482,12 @@ def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():
     assert [bytes(each) for each in strings] == [b"finest"] * 3
     assert not any(np.shares_memory(each, buffer) for each in strings)
     assert not any(group._is_leased(each) for each in strings)
+
+
+def test_a_file_without_index_that_is_replaced_before_the_first_batch_is_refused(write):
+    path = write(FINE)
+    pipeline = parity.build(readers.tfrecord, 1, {}, path=path, features={"n": NUMBER})
+    twin = shutil.copy(path, f"{path}.twin")
+    os.replace(twin, path)
+    with pytest.raises(ContainerChangedError, match="has been written or replaced"):
+        pipeline.run()

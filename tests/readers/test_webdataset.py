@@ -217,3 +217,16 @@ def test_the_name_in_a_header_may_be_another_than_that_of_the_file(tmp_path, fla
     assert make_indexes([str(tmp_path / "a.tar")]) == 0
     assert f" {name}\n" in (tmp_path / "a.idx").read_text()
     find([tmp_path / "a.tar"], [tmp_path / "a.idx"])
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_a_tar_that_is_replaced_before_the_first_batch_is_refused(with_index, tmp_path):
+    (path,), indexes = write_numbered_tars(tmp_path, [5])
+    given = {"index_paths": indexes} if with_index else {}
+    pipeline = build(paths=path, ext="n", batch_size=5, backend="python-file", **given)
+    twin = tmp_path / "twin"
+    twin.write_bytes(bytes(os.path.getsize(path)))
+    os.replace(twin, path)
+    with pytest.raises(ContainerChangedError, match="has been written or replaced") as info:
+        pipeline.run()
+    assert info.value.filename == path

@@ -234,6 +234,7 @@ def bytes_a_sample(build):
     return (kept - len(found.names)) / len(found), (peak - len(found.names)) / len(found)
 
 
+@pytest.mark.long
 def test_a_catalog_of_many_samples_takes_little_memory(tmp_path):
     count, folders = by_tier(20_000, 50_000), (b"0", b"1")
     names = [b"%b/%08d.jpg" % (folder, i) for folder in folders for i in range(count // 2)]

@@ -45,7 +45,8 @@ def test_ranges_are_in_the_files_of_their_source():
         files, starts, sizes = (np.array(column) for column in zip(*places, strict=True))
         ranges = Ranges.of_columns(files, starts, sizes)
         made = Catalog.from_names([name, name + b"2"], [], b"/r")
-        return Catalog(made.root, made.names, made.offsets, made.labels, ranges)
+        guards = {1: [(3, name)]}
+        return Catalog(made.root, made.names, made.offsets, made.labels, ranges, guards=guards)
 
     joined = join(
         {"a": container(b"p", (0, 1, 2), (1, 3, 4)), "b": container(b"q", (1, 5, 6))}, None
@@ -56,6 +57,7 @@ def test_ranges_are_in_the_files_of_their_source():
         (b"/r/p2", "4 bytes at 3"),
         (b"/r/q2", "6 bytes at 5"),
     ]
+    assert joined.guards == {1: [(3, b"p")], 3: [(3, b"q")]}
 
 
 def test_listed_and_named_objects_are_not_mixed():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -28,6 +27,7 @@ from ...contract.views import SMALL, Contents, Views
 from ...samples import discovery
 from ...samples.locations import file_names, local_path, location
 from ...samples.patterns import compile_filters
+from ..kinds import OneKind, named
 from .region import Region
 
 _WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
@@ -93,9 +93,7 @@ class Npy(Format):
     def __init__(self, region: Region | None = None) -> None:
         """`region` is cut out of each array; None: the whole array."""
         self._region = region
-        # Type and number of dimensions of the first array, and the path of its file.
-        self._first: tuple[tuple[np.dtype[Any], int], bytes] | None = None
-        self._lock = threading.Lock()
+        self._kind = OneKind("the array")
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """The arrays; raises RecordError for a file that is none, or of another type."""
@@ -107,28 +105,11 @@ class Npy(Format):
                 arrays.append(array if self._region is None else self._region.cut(array))
             except ValueError as error:
                 raise RecordError(catalog.path(sample), str(error)) from None
-        self._require_one_kind(catalog, samples, arrays)
+        self._kind.require(catalog, samples, [(array.dtype, array.ndim) for array in arrays])
         first = arrays[0]
         if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
             return (np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype)),)
         return ([it if it.flags.carray else np.array(it, order="C") for it in arrays],)
-
-    def _require_one_kind(
-        self, catalog: Catalog, samples: list[int], arrays: list[NDArray[Any]]
-    ) -> None:
-        """DALI takes only arrays of one type and number of dimensions from a Python source."""
-        kinds = [(array.dtype, array.ndim) for array in arrays]
-        with self._lock:  # lanes decode at the same time
-            known, path = self._first or (kinds[0], catalog.path(samples[0]))
-            for sample, kind in zip(samples, kinds, strict=True):
-                if kind != known:
-                    first = f"that of {os.fsdecode(path)!r} is {_named(*known)}"
-                    raise RecordError(
-                        catalog.path(sample),
-                        f"the array is {_named(*kind)}, and {first}; all must have one type and "
-                        "number of dimensions: read the others with a reader of their own",
-                    )
-            self._first = known, path  # not before: a wrong file may be corrected
 
 
 def view(content: memoryview) -> NDArray[Any]:
@@ -148,7 +129,7 @@ def view(content: memoryview) -> NDArray[Any]:
     dtype, shape, nbytes, order = parse(bytes(content[:offset]))
     needed = offset + nbytes
     if needed > len(content):
-        what = f"an array {_named(dtype, len(shape))} of the shape {shape}"
+        what = f"an array {named(dtype, len(shape))} of the shape {shape}"
         what = f"{what} needs {needed:,} bytes, and the file has {len(content):,}"
         raise ValueError(f"{what}; it is cut short: write it anew by numpy.save()")
     # Not np.ndarray(buffer=...): it would refer to the buffer below the lease, not to the lease.
@@ -184,7 +165,3 @@ def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C",
         what = f"its shape {shape} is impossible, or has more than {_MOST_AXES} dimensions"
         raise ValueError(f"{what}; write it anew by numpy.save()")
     return dtype, shape, whole if all(shape) else 0, "F" if fortran else "C"
-
-
-def _named(dtype: np.dtype[Any], ndim: int) -> str:
-    return f"of {dtype} and {ndim} dimension{'s' * (ndim != 1)}"

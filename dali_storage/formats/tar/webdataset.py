@@ -17,7 +17,7 @@ from ...contract.errors import ContainerChangedError
 from ...contract.format import Format, Output
 from ...contract.ranges import Ranges
 from ...contract.views import Contents, Views
-from ..files import LOCAL, MOST, Files, sizes
+from ..files import LOCAL, MOST, Files, noting_states, sizes
 from . import index as tar_index
 from .archive import Member, members
 from .components import Block, Selection, grouped, samples
@@ -79,7 +79,7 @@ def find(
         ContainerChangedError: an index contradicts its tar.
         OSError: a tar or an index cannot be read.
     """
-    tars = files.catalog(paths)
+    tars = noting_states(files.catalog(paths))
     if indexes is None:
         rows = [_choose(_scan(path), selection, partial(_where, path))[0] for path in paths]
     else:

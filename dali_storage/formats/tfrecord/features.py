@@ -13,6 +13,7 @@ from ...contract.catalog import Catalog
 from ...contract.errors import RecordError
 from ...contract.format import Format, Output, Wanted
 from ...contract.views import Contents, Views
+from ..wire import MalformedError, arrays, numbers
 from . import example
 from .places import Column, Places
 from .record import FOOTER, HEADER, OVERHEAD, Feature, masked
@@ -103,7 +104,7 @@ class TfRecord(Format):
             if error.lacks:
                 names = example.find(self._message(items[slot]), _Every())
                 what += f"; it has {', '.join(repr(key.decode()) for key in names) or 'none'}"
-        except example.MalformedError as error:
+        except MalformedError as error:
             slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
         sample = int(delivered[slot])
         raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}")
@@ -147,10 +148,7 @@ class TfRecord(Format):
             b"".join([message[start:stop] for start, stop in some])
             for (message, _), some in zip(records, parts, strict=True)
         ]
-        sizes = np.fromiter(map(len, data), np.int64, len(data))
-        encoded = np.frombuffer(bytearray().join(data), np.uint8)
-        is_float = feature.kind == example.FLOATS
-        values, counts = (encoded.view("<f4"), sizes // 4) if is_float else _ints(encoded, sizes)
+        values, counts = numbers(data, floats=feature.kind == example.FLOATS)
         return (_fixed if feature.fixed else _variable)(key.decode(), feature.shape, values, counts)
 
 
@@ -181,25 +179,6 @@ def _string(
     return found[1][0]
 
 
-def _ints(encoded: NDArray[np.uint8], sizes: IntArray) -> tuple[NDArray[Any], IntArray]:
-    """The numbers in varints of all records, which have `sizes` bytes, and how many each has.
-
-    Each byte has 7 bits, the low ones first; the 10th has one bit [1].
-
-    [1] https://protobuf.dev/programming-guides/encoding/#varints
-    """
-    is_last = encoded < 128
-    if is_last.all():
-        return encoded.astype(np.int64), sizes
-    stops = np.flatnonzero(is_last) + 1
-    starts = np.concatenate(([0], stops[:-1]))
-    shifts = np.arange(encoded.size) - np.repeat(starts, stops - starts)
-    bits = (encoded & np.uint8(127)).astype(np.uint64) << (7 * shifts).astype(np.uint64)
-    values = np.bitwise_or.reduceat(bits, starts).view(np.int64)
-    ends = np.searchsorted(stops, np.cumsum(sizes), "right")
-    return values, np.diff(ends, prepend=0)
-
-
 def _fixed(
     name: str, shape: tuple[int, ...], values: NDArray[Any], counts: IntArray
 ) -> NDArray[Any]:
@@ -221,8 +200,4 @@ def _variable(
     for slot in np.flatnonzero(counts % size)[:1].tolist():
         what = f"the feature {name!r} has {counts[slot]:,} values, not a multiple of the {size:,}"
         raise _WrongError(f"{what} of its partial_shape {list(shape)}", slot)
-    if (counts == counts[0]).all():
-        return values.reshape(counts.size, counts[0] // size, *shape)
-    ends = np.cumsum(counts)
-    bounds = zip((ends - counts).tolist(), ends.tolist(), strict=True)
-    return [values[start:end].reshape(-1, *shape) for start, end in bounds]
+    return arrays(values, counts, shape)

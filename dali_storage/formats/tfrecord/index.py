@@ -15,7 +15,7 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import named
 from ...contract.ranges import Ranges
-from ..files import LOCAL, MOST, Files, sizes
+from ..files import LOCAL, MOST, Files, noting_states, sizes
 from .record import HEADER, OVERHEAD
 
 _BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
@@ -43,6 +43,7 @@ def find(
     """
     found = files.catalog(paths)
     if index_paths is None:
+        found = noting_states(found)
         with ThreadPoolExecutor(_FILES) as pool:
             columns = list(pool.map(scan, paths))
     else:

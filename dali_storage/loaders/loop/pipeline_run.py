@@ -296,8 +296,8 @@ def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
     if replacing and len(sources) > 1:
         raise ValueError(
             f"reader {replacing[0]!r}: on_error='replace' works on one reader, and the samples of "
-            f"{', '.join(map(repr, sources))} belong together: put them into one container "
-            "(readers.webdataset), or leave out bad samples by exclude="
+            f"{', '.join(map(repr, sources))} belong together: read them by one readers.columns, "
+            "or from one container (readers.webdataset)"
         )
 
 

@@ -141,6 +141,16 @@ def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path):
     with pytest.warns(MapNotChecked, match="cannot check whether"):
         ours = parity.build(readers.webdataset, 4, {}, **storage)
     assert parity.contents(ours) == [[struct.pack("<q", number) for number in range(4)]]
+    storage = {"backend": "block", "backend_options": options}
+    lists = [[f"class{number % 3}/{number}.jpg" for number in part] for part in ((0, 7), (5, 1))]
+    with pytest.warns(MapNotChecked, match="cannot check whether"):
+        ours = parity.build(
+            readers.columns, 2, {}, files=lists, file_root=str(made.mount), **storage
+        )
+    found = [[bytes([number]) * 30_000 for number in part] for part in ((0, 7), (5, 1))]
+    assert parity.contents(ours) == found
+    with pytest.raises(ValueError, match="file_root must be the mounted directory"):
+        readers.columns(["class0/{}.jpg"], **storage)
 
 
 @pytest.mark.usefixtures("pipelines_end")

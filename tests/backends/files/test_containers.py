@@ -128,6 +128,7 @@ def test_few_descriptors_are_enough_for_containers(make, left):
 
 
 @alone
+@pytest.mark.long
 def test_no_descriptor_at_all_is_refused_with_the_limit(make, monkeypatch):
     monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
     catalog = make(3)

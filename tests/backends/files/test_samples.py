@@ -60,6 +60,7 @@ def test_few_descriptors_are_enough_for_libxnvme(xnvme, catalog, options):
 
 
 @alone
+@pytest.mark.long
 def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(catalog, monkeypatch):
     with PythonFileReader(catalog, lanes=1) as reader:
         assert is_read_right(reader)

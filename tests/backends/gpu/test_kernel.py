@@ -35,7 +35,7 @@ def reads_of(blocks, setup):
     return place(np.random.default_rng(1), blocks, setup, IMAGE.size)
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("lanes", [1, pytest.param(4, marks=pytest.mark.long)])
 @given(
     setup=st.builds(
         Setup,

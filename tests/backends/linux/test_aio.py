@@ -227,6 +227,7 @@ def test_no_context_at_all_is_refused_and_later_works(file, limit):
 
 
 @alone
+@pytest.mark.long
 def test_a_forked_process_has_contexts_of_its_own(file):
     def read_and_close():
         assert read_one(file[0], 4) == file[1][:100]

@@ -84,6 +84,7 @@ def test_a_node_that_cannot_be_opened_is_reported_with_the_reason(
 
 
 @alone
+@pytest.mark.long
 def test_devices_of_this_machine_are_opened_for_reading_only_and_closed():
     flags = {}
 

@@ -5,8 +5,10 @@ A catalog is compared with that of the same files on disk, made without objects.
 
 import hashlib
 import re
+import shutil
 import tarfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from unittest.mock import Mock
@@ -17,9 +19,11 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.cli import index as make_index
 from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
+from dali_storage.formats.lmdb.index import find as find_values
 from dali_storage.formats.tar import webdataset
 from dali_storage.formats.tar.components import Selection
 from dali_storage.formats.tfrecord import index as tfrecord_index
@@ -30,6 +34,7 @@ from tests.kit.containers import (
     write_numbered_tfrecords,
     write_tar,
 )
+from tests.kit.databases import write_numbered
 from tests.kit.parity import build, compare, of_containers, seeds, some_order
 from tests.kit.tiers import by_tier
 
@@ -179,6 +184,7 @@ def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path):
     [
         (lambda: readers.webdataset(paths="s3://data/a.tar", ext="n"), "index_paths"),
         (lambda: readers.tfrecord(path="s3://data/a.tfrecord", features={}), "index_path"),
+        (lambda: readers.lmdb(path="s3://data/a.mdb"), "index_path"),
     ],
 )
 def test_an_object_needs_an_index(read, argument):
@@ -215,6 +221,44 @@ def test_containers_in_a_store_are_delivered_as_dali_does(name, server, tmp_path
         real, ours = (getattr(module, name) for module in (fn.readers, readers))
         found[compare(random, real, ours, arguments)] += 1
     assert found["equal"] + found["restored"] > 1, found
+
+
+def databases(directory, counts):
+    """Databases of Caffe: of DALI's reader, as files of their own, and their indexes."""
+    paths = write_numbered("caffe", directory, counts)["path"]
+    files = [directory / f"{number}.mdb" for number in range(len(paths))]
+    for path, file in zip(paths, files, strict=True):
+        shutil.copyfile(Path(path) / "data.mdb", file)
+    assert make_index.main([*map(str, files)]) == 0
+    return paths, files, [str(file.with_suffix(".idx")) for file in files]
+
+
+def test_databases_in_a_store_are_delivered_as_dali_does_from_files(server, tmp_path):
+    random, found = Random(5), Counter[str]()
+    for seed in seeds(by_tier(3, 30)):
+        (tmp_path / str(seed)).mkdir()
+        counts = [random.randint(1, 12) for _ in range(random.randint(1, 4))]
+        paths, files, indexes = databases(tmp_path / str(seed), counts)
+        given = {"path": put(server, files)}
+        given["index_path"] = put(server, indexes) if random.random() < 0.5 else indexes
+        order = some_order(random, sum(counts), by_container=True, by_epoch=False)
+        real, ours = partial(fn.readers.caffe, path=paths), partial(readers.caffe, **given)
+        found[compare(random, real, ours, order)] += 1
+    assert found["equal"] + found["restored"] > 1, found
+
+
+def test_an_index_of_another_database_is_refused(server, remote, tmp_path):
+    _, files, indexes = databases(tmp_path, [5, 9])
+    urls = put(server, files)
+    ours = find_values(encoded(urls), encoded(indexes), Files(remote))
+    assert counts(remote.contents) == [8]  # the guards of both, at once
+    theirs = find_values(encoded(map(str, files)), encoded(indexes))
+    assert ours.ranges is not None
+    assert theirs.ranges is not None
+    assert ours.ranges.starts.tolist() == theirs.ranges.starts.tolist()
+    with pytest.raises(ContainerChangedError, match=r"index '.*1.idx' is of another file") as info:
+        find_values(encoded(urls[:1]), encoded(indexes[1:]), Files(remote))
+    assert info.value.filename == urls[0]
 
 
 def test_arrays_in_a_store_are_delivered_as_dali_does(server, tmp_path):

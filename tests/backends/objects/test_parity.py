@@ -11,6 +11,8 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
+from dali_storage.cli import prove
+from dali_storage.dali.comparing import VARIANTS
 from dali_storage.dynamic.readers import File
 from tests.kit import parity
 from tests.kit.tiers import by_tier
@@ -120,6 +122,16 @@ def test_names_of_objects_are_read_as_dali_does(server, tmp_path, monkeypatch, g
     assert parity.compare(Random(0), fn.readers.file, readers.file, given) != "refused"
     ours = parity.build(readers.file, 1, {}, name="R", **given)
     assert readers.catalog(ours, "R").sizes is None
+
+
+@pytest.mark.long
+def test_prove_finds_no_difference_below_a_url(server, capsys):
+    for number in range(13):
+        server.put(f"proof/train/{number % 3}/{number}.jpg", bytes([number]) * (number + 1))
+    assert prove.main(["s3://proof/train"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("equal") == 4 + len(VARIANTS)
+    assert "13 of 13 samples, random" in printed
 
 
 def test_the_dynamic_reader_lists_objects(server):

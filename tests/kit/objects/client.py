@@ -71,6 +71,11 @@ def unlisted(catalog: Catalog) -> Catalog:
 class Served:
     """What tests of a backend share: the server publishes the files of a test's directory."""
 
+    # Objects have versions.
+    test_a_container_that_has_changed_since_the_samples_were_found_is_refused = None
+    test_a_container_without_its_guard_is_refused = None
+    test_a_container_that_loses_its_guard_is_refused = None
+
     @pytest.fixture(autouse=True)
     def serve(self, server: FaultServer, directory: Path) -> None:
         self.server, self.served = server, directory

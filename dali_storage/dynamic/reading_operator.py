@@ -1,8 +1,10 @@
-"""What `File` has where `ndd.readers.File` has an operator of DALI."""
+"""What our readers have where those of `ndd.readers` have an operator of DALI."""
 
 import json
 import threading
 from typing import Any
+
+from nvidia.dali.tensors import TensorListCPU
 
 from ..dali.group import data_list, number_list
 from ..reading.opening import Opening
@@ -10,11 +12,13 @@ from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
 
 
-class FileSource(BatchStream):
+class LockedStream(BatchStream):
     """The one source of a reader; the pipeline of a captured loop takes it over as it is.
 
     It may be closed while another thread waits for a batch, as torchdata's Prefetcher has them.
     """
+
+    _remedy = "make another reader"
 
     def __init__(self, name: str, opening: Opening) -> None:
         super().__init__(name, opening)
@@ -42,10 +46,10 @@ class FileSource(BatchStream):
             super().close()
 
     def __repr__(self) -> str:
-        return f"dali_storage.dynamic.readers.File(name={self._name!r})"
+        return f"dali_storage.dynamic.readers.{self.fmt.schema}(name={self._name!r})"
 
 
-class FileOperator:
+class ReadingOperator:
     """What a reader uses of DALI's operator, with the names of nvidia.dali.backend_impl."""
 
     def __init__(self, source: BatchStream, batch_size: int) -> None:
@@ -63,8 +67,12 @@ class FileOperator:
                 "another reader"
             )
         batch = self._source.batch()
-        workspace.AddOutput(data_list(self._source, batch.outputs[0])[0])
-        workspace.AddOutput(number_list(self._source.labels(batch)))
+        for output, contents in zip(self._source.fmt.outputs, batch.outputs, strict=True):
+            tensors = data_list(self._source, contents)[0]
+            layout = output.layout
+            workspace.AddOutput(TensorListCPU(tensors, layout) if layout else tensors)
+        if self._source.fmt.labels:
+            workspace.AddOutput(number_list(self._source.labels(batch)))
         self._source.position.seek(self._source.position.next + 1)
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802

@@ -1,0 +1,56 @@
+"""`python -m dali_storage index --coco FILE -o DIR`: COCO annotations, checked and parsed.
+
+DIR has the files that DALI writes with `save_preprocessed_annotations`, and a record of what they
+were made of; `readers.coco` and `fn.readers.coco` take it as `preprocessed_annotations`.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from ..contract.errors import BackendUnavailable
+from ..formats.coco.options import DEFAULTS, CocoOptions
+from ..samples.locations import location
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write a dump; errors go to stderr. Returns the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        from ..readers.annotations import parse  # needs DALI, as no other index does
+        from ..readers.coco import source_of
+
+        options = CocoOptions.of(vars(given))
+        source = source_of(location("--coco", given.coco))
+        source.state()  # is there, before a directory is made
+        os.makedirs(given.output, exist_ok=True)
+        if sys.stderr.isatty():
+            print(f"parsing {given.coco!r}; this may take a minute", file=sys.stderr)
+        names, found = parse(source, options, given.output)
+    except (BackendUnavailable, ImportError, OSError, TypeError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    images, objects = len(names), int(found.objects.starts[-1])
+    print(f"{given.output!r}: {images:,} images with {objects:,} objects of {given.coco!r}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage index",
+        description="Check annotations of COCO and parse them once: "
+        "readers.coco(preprocessed_annotations=DIR) then starts in a moment. "
+        "The options are the arguments of readers.coco, and are kept in DIR.",
+    )
+    parser.add_argument("--coco", required=True, metavar="FILE", help="the JSON file, or its URL")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to")
+    for name in DEFAULTS:
+        option = "--" + name.replace("_", "-")
+        if name == "images":
+            parser.add_argument(option, nargs="+", metavar="FILE_NAME")
+        elif name == "size_threshold":
+            parser.add_argument(option, type=float, metavar="PIXELS")
+        else:
+            parser.add_argument(option, action=argparse.BooleanOptionalAction)
+    return parser

@@ -1,0 +1,130 @@
+"""`python -m dali_storage prove ROOT`: whether our reader does what DALI's does, on this machine.
+
+Exit status: 0 if all is equal, 1 if anything differs, 2 if there is no result, 130 after Ctrl-C.
+With `--json` it prints one object. Without a result, `equal` is null, and `error` says why:
+
+    {"root": "/data/train", "backend": "block", "options": {"bmap": "train.json"}, "seed": 0,
+     "dali_storage": "1.0", "dali": "2.4.0", "python": "3.12.3", "equal": false, "error": null,
+     "checks": [{"name": "names, labels and bytes", "samples": 5000, "compared": "...",
+                 "differences": 1, "first": ["sample 7: label 3 instead of 2"], ...}, ...]}
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from bmap_tools import console
+
+from ..proof.result import Check
+from ..samples.locations import location
+from . import index_samples
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table, or JSON. Returns the exit status."""
+    given = _parse(arguments)
+    checks: list[Check] = []
+    failed, error = 0, None
+    about = {"root": None, "backend": given.backend, "options": dict(given.option)}
+    about |= {"seed": given.seed, "dali_storage": _version(), "dali": None}
+    about["python"] = platform.python_version()
+    try:
+        for check in _compare(given, about):
+            checks.append(check)
+            if not given.json:
+                _print_check(check)
+    except KeyboardInterrupt:
+        failed, error = 130, "interrupted"
+    except Exception as reason:
+        failed, error = 2, str(reason) or "no message"
+        if not isinstance(reason, (ImportError, OSError, RuntimeError, TypeError, ValueError)):
+            error = f"{type(reason).__name__}: {error}"
+    equal = None if failed else not any(check.differences for check in checks)
+    if given.json:
+        about |= {"equal": equal, "error": error, "checks": [*map(asdict, checks)]}
+        _print(json.dumps(about, indent=2).splitlines())
+    elif failed:
+        print(f"error: {error}", file=sys.stderr)
+    return failed or int(not equal)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m dali_storage prove",
+        description="Read a data set by dali_storage.readers.file and by fn.readers.file, and "
+        "compare names, labels, bytes, the order of two epochs with shuffles and shards, "
+        "checkpoints, and epochs on several ranks. Nothing is written.",
+    )
+    add = parser.add_argument
+    add("root", metavar="ROOT", help="a directory or a URL, as file_root")
+    add("--backend", metavar="NAME", help="the backend to compare; by default that of the readers")
+    option = "an option of the backend, which may be given several times; VALUE is JSON or text"
+    pair = index_samples.key_and_value
+    add("--option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=option)
+    most = "compare at most N random samples with their files, and the order of as many"
+    add("--samples", type=int, default=10_000, metavar="N", help=most)
+    add("--seed", type=int, default=0, metavar="N", help="choose other random samples")
+    limit = "stop each check so early that all of them take about N seconds; 60 by default"
+    add("--seconds", type=float, default=60.0, metavar="N", help=limit)
+    add("--json", action="store_true", help="print JSON instead of a table")
+    index_samples.add_filters(parser.add_argument_group("filters", "as those of readers.file"))
+    given = parser.parse_args(arguments)
+    if given.samples < 1:
+        parser.error(f"--samples must be at least 1, not {given.samples}")
+    if not 0 < given.seconds < math.inf:
+        parser.error(f"--seconds must be a number above 0, not {given.seconds}")
+    keys = [key for key, _ in given.option]
+    if len(keys) > len({*keys}):
+        parser.error(f"--option {max(keys, key=keys.count)} is given more than once")
+    return given
+
+
+def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check]:
+    """Make all checks; completes what is said `about` them."""
+    import nvidia.dali  # not before the arguments have been parsed, for it is slow
+
+    from ..proof.checks import compare
+    from ..proof.subject import Subject
+
+    location("ROOT", given.root)  # refuses a URL with a password before it is shown
+    about |= {"root": given.root, "dali": nvidia.dali.__version__}
+    filters = {name: getattr(given, name) for name in index_samples.FILTERS}
+    filters = {name: value for name, value in filters.items() if value}
+    subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
+    about["backend"] = subject.backend
+    yield from compare(subject, given.samples, given.seed)
+
+
+def _version() -> str | None:
+    """The version of this package; None of a checkout that is not installed."""
+    try:
+        return version("dali-storage")
+    except PackageNotFoundError:
+        return None
+
+
+def _print_check(check: Check) -> None:
+    verdict = "equal" if check.samples else "not compared"
+    verdict = f"{check.differences:,} DIFFER" if check.differences else verdict
+    lines = [f"{check.name:<35} {check.compared:<48} {check.seconds:5.1f} s  {verdict}"]
+    lines += [f"    {line}" for line in check.first]
+    if (more := check.differences - len(check.first)) > 0:
+        lines.append(f"    and {more:,} more")
+    _print(lines)
+
+
+def _print(lines: Sequence[str]) -> None:
+    try:
+        for line in lines:
+            console.print_result(line)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `prove | head`: the flush at exit must not fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)

@@ -1,0 +1,218 @@
+"""What the readers of DALI's dynamic mode have in common.
+
+A reader of `ndd.readers` drives an operator: it gives it a workspace for every batch, asks it
+for metadata and checkpoints. `DynamicReader` inherits all of that, and puts a `BatchStream` where
+DALI's operator would be. So epochs, samples, shards, states and errors are DALI's own.
+"""
+
+import contextlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import nvidia.dali.experimental.dynamic as ndd
+from nvidia.dali.experimental.dynamic import _op_builder, _ops
+
+from ..contract.options import dali_flag, require_integer
+from ..dali import add_reader, compat
+from ..dali.self_test import require_same_order
+from ..order.state import read_checkpoint
+from ..reading.opening import Opening
+from .reading_operator import LockedStream, ReadingOperator
+
+
+class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for it
+    """A reader of `ndd.readers` with a choice of how the bytes are read.
+
+    A subclass also has DALI's class of its name as a base, after this one.
+
+    All methods are those of that class: `next_epoch()`, also with `capture=True`, calls,
+    `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader
+    works in `ndd.pytorch.nodes.Reader(File, ...)`, too, as far as DALI's: `Numpy` and others need
+    `output_names` there, and of `TFRecord` it gives keys. `next_epoch()` after an abandoned epoch
+    or a restored state goes on from that sample, for as many batches as a whole epoch has. DALI
+    makes the error of a call again, of its type; what was raised first is the `__cause__`.
+
+    Batches are shared with DALI and not copied; their memory is used again when the last reference
+    to them is gone. The reader is closed by `close()`, by `with`, or when it is dropped.
+    """
+
+    _checkpointing_enabled: bool  # these are of DALI's reader
+    _max_batch_size: int | None
+    _op_backend: Any
+    _pending_state: bytes | None
+
+    _init_spec = None
+    """DALI asks a specification for types before the batch is there. None: it waits for it."""
+
+    def __init__(
+        self, prepare: Callable[[Mapping[str, Any]], Opening], arguments: Mapping[str, Any]
+    ) -> None:
+        """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
+
+        Args:
+            prepare: checks the arguments, and says how the reader opens.
+            arguments: all of them, by name. As in DALI, a type may be of `ndd`, and numbers a
+                tensor.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong; the message has its name and value.
+        """
+        arguments = {name: _plain(name, value) for name, value in arguments.items()}
+        name, max_batch_size = arguments["name"], arguments["max_batch_size"]
+        if not isinstance(name, (str, type(None))):
+            raise TypeError(f"name must be a string, not {name!r}")
+        device = getattr(arguments["device"], "device_type", arguments["device"]) or "cpu"
+        if device != "cpu":
+            raise ValueError(
+                f"device must be 'cpu' in dynamic mode, not {device!r}: data.gpu() copies a batch "
+                "to the GPU"
+            )
+        if max_batch_size is not None:
+            max_batch_size = _integer(type(self).__name__, "max_batch_size", max_batch_size)
+        dali_flag("lazy_init", arguments["lazy_init"])
+        opening = prepare({**arguments, "device": device})
+        order = opening.order
+        super().__init__(
+            max_batch_size,
+            name,
+            num_shards=order.num_shards,
+            shard_id=order.shard_id,
+            stick_to_shard=order.stick_to_shard,
+            enable_checkpointing=dali_flag(
+                "enable_checkpointing", arguments["enable_checkpointing"]
+            ),
+            **_required(super().__init__),
+        )
+        self._opening = opening
+        self._source = LockedStream(self._name, opening)
+
+    def next_epoch(self, *arguments: Any, **named: Any) -> Any:
+        """See DALI's class.
+
+        Raises:
+            NotImplementedError: `capture=True`, which DALI 2.2 calls `compile=True`, before 2.3.
+        """
+        if any((*arguments[2:], named.get("capture"), named.get("compile"))):
+            what = f"dali_storage.dynamic.readers.{type(self).__name__} with capture=True"
+            compat.require(f"{what} (compile=True in DALI 2.2)", (2, 3), NotImplementedError)
+        return super().next_epoch(*arguments, **named)
+
+    def set_state(self, state: Any) -> None:
+        """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
+
+        Raises:
+            TypeError, ValueError: it is no state of such a reader, and any earlier one stays. That
+                it is of another batch size or number of samples, the first batch finds.
+            RuntimeError: the reader has begun to read.
+        """
+        before = self._checkpointing_enabled, self._pending_state
+        try:
+            super().set_state(state)
+            read_checkpoint("it", json.loads(self._pending_state or b""))
+        except ValueError as error:
+            self._checkpointing_enabled, self._pending_state = before
+            what = f"{self._source}: this is no state of it: {str(state)!r}"
+            raise ValueError(f"{what} ({error})") from None
+
+    def close(self) -> None:
+        """Wait for calls and running reads; close files and threads. Twice is fine.
+
+        The batches that were asked for until now stay valid.
+        """
+        if self._last_invocation is not None:
+            with contextlib.suppress(Exception):  # the result of the call has it, too
+                self._last_invocation.run()
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What follows is called by the methods of DALI's reader.
+
+    def _infer_num_outputs(self, *_: Any, **__: Any) -> int:
+        return len(self._opening.fmt.outputs) + self._opening.fmt.labels
+
+    def _infer_output_devices(self, *_: Any, **__: Any) -> list[Any]:
+        return [ndd.Device("cpu")] * self._infer_num_outputs()
+
+    def _init_backend(self, ctx: Any, inputs: Any, args: Any) -> None:
+        with self._lock:
+            if self._op_backend is not None:
+                return
+            require_same_order()
+            if self._max_batch_size is None:
+                self._max_batch_size = 1
+            batch_size = _integer(str(self._source), "batch_size", self._max_batch_size)
+            self._source.configure(
+                batch_size=batch_size, seed=None, checkpointing=self._checkpointing_enabled
+            )
+            if self._pending_state is not None:
+                self._source.restore(json.loads(self._pending_state))
+            self._source.start(
+                num_threads=(ctx or ndd.EvalContext.current()).num_threads,
+                device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
+            )
+            self._pending_state = None
+            self._op_backend = ReadingOperator(self._source, batch_size)
+
+    def _run(self, *arguments: Any, **named: Any) -> Any:
+        """A call's batch. DALI makes its error again, from a text; not if calls are synchronous."""
+        try:
+            return super()._run(*arguments, **named)
+        except Exception as error:
+            kind = _made_of_text(type(error))
+            if kind is type(error) or ndd.EvalMode.current().value >= ndd.EvalMode.sync_cpu.value:
+                raise
+            raise kind(str(error)) from error
+
+    def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
+        """With `capture=True`, go on in the pipeline that DALI makes of the loop's body."""
+        return add_reader(self._name, self._opening, stream=self._source, lazy=True)
+
+    def _transfer_into(self, pipe: Any) -> bool:
+        self._transferred = True
+        return True
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An argument as values of Python, also if it is marked invariant, or of dynamic mode.
+
+    Fractions in arrays are rounded where DALI takes tensors of integers; in lists it truncates
+    them. Numbers that do not fit, which DALI clips, stay as they are, to be refused by name.
+    """
+    value = _op_builder._scalar_decay(value)
+    if isinstance(value, (type, float)) or not hasattr(value, "__array__"):
+        return value
+    array = np.asarray(value)
+    if name in ("roi_start", "roi_end", "roi_shape") and array.dtype.kind == "f":
+        taken = np.asarray(ndd.tensor(value, dtype=ndd.int32))
+        array = np.where(abs(taken - array) <= 0.5, taken, array)
+    return array.tolist()
+
+
+def _made_of_text(error: type[Exception]) -> type[Exception]:
+    """The class itself, or the first of its bases, that can be made of a text alone."""
+    for kind in error.__mro__[: error.__mro__.index(Exception)]:
+        with contextlib.suppress(Exception):
+            if isinstance(kind(""), Exception):
+                return kind
+    return Exception if error is Exception else RuntimeError
+
+
+def _required(constructor: Any) -> dict[str, None]:
+    """The arguments without a default of DALI's constructor, which only its operator would use."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {each.name: None for each in parameters if each.default is each.empty}
+
+
+def _integer(where: str, argument: str, value: Any) -> int:
+    """A batch size; as in DALI, also an integer of numpy."""
+    value = value.item() if isinstance(value, np.integer) else value
+    require_integer(where, argument, value, range(1, 2**31))
+    return value  # type: ignore[no-any-return]

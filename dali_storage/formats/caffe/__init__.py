@@ -1,0 +1,1 @@
+"""Records of Caffe and Caffe2, which are messages of protobuf in LMDB files."""

@@ -1,0 +1,63 @@
+"""What records of Caffe and Caffe2 have in common: messages that are parsed one by one."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ...contract._types import IntArray
+from ...contract.catalog import Catalog
+from ...contract.errors import RecordError
+from ...contract.views import Contents, Views
+from ..wire import MalformedError
+
+UINT8 = np.dtype(np.uint8)
+_T = TypeVar("_T")
+
+
+class Image(NamedTuple):
+    """Where an image is in its record, in bytes, and its shape; (size,) if it is encoded."""
+
+    start: int
+    size: int
+    shape: tuple[int, ...]
+
+
+def parsed(
+    catalog: Catalog, delivered: IntArray, views: Views, parse: Callable[[memoryview], _T]
+) -> list[_T]:
+    """What `parse` finds in each record.
+
+    Raises:
+        RecordError: `parse` raises a ValueError, which says what to do, a MalformedError, or an
+            IndexError: it ends within a field.
+    """
+    found: list[_T] = []
+    for record in views.slices():
+        try:
+            found.append(parse(record))
+        except (IndexError, ValueError) as error:
+            sample = int(delivered[len(found)])
+            what = "it ends within a field" if isinstance(error, IndexError) else str(error)
+            if isinstance(error, (IndexError, MalformedError)):
+                what += "; write the record anew"
+            raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}") from None
+    return found
+
+
+def images(views: Views, places: Sequence[Image]) -> Contents:
+    """The images of n records: parts of the buffer, or copies if they are small and equal."""
+    starts, sizes, shapes = zip(*places, strict=True)
+    contents = Views(views.buffer, views.offsets + np.array(starts), np.array(sizes)).contents()
+    shape = shapes[0]
+    if len(shape) == 1:
+        return contents
+    if isinstance(contents, np.ndarray) and len({*shapes}) == 1:
+        return contents.reshape(len(shapes), *shape)
+    return [_shaped(item, shape) for item, shape in zip(contents, shapes, strict=True)]
+
+
+def _shaped(item: Any, shape: tuple[int, ...]) -> Any:
+    if isinstance(item, memoryview) and item.nbytes:
+        return item.cast("B", shape)  # costs a fifth of an array
+    return np.asarray(item).reshape(shape)

@@ -1,0 +1,1 @@
+"""COCO: annotations of images, from the JSON file to outputs."""

@@ -1,0 +1,140 @@
+"""What a dump was made of: the file `made_of.json` beside the files of DALI.
+
+Its entries are `options`, `annotations` (what is known of the JSON file), and the CRC-32 of each of
+the `files` of the dump. DALI does not look at it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bmap_tools.atomic import replacing
+
+from ...contract.errors import named
+from ...contract.objects import scheme
+from ..files import Files
+from . import dump
+from .options import DEFAULTS, CocoOptions
+
+_FILE = "made_of.json"
+_VERSION = 1
+_OUTPUTS = "polygon_masks", "pixelwise_masks", "image_ids"  # a dump may have more than is asked for
+_AGAIN = "make it anew: python -m dali_storage index --coco"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The JSON file of annotations.
+
+    Attributes:
+        name: its path, or the URL of an object.
+        files: reads it.
+    """
+
+    name: bytes
+    files: Files
+
+    def state(self) -> dict[str, Any]:
+        """What changes if the file does: its size, and its time or version."""
+        if scheme(self.name):
+            it = self.files.catalog([self.name])
+            assert it.sizes is not None and it.versions is not None  # noqa: PT018
+            return {"size": int(it.sizes[0]), "version": it.versions[0].decode("latin-1")}
+        with named(self.name):
+            status = os.stat(self.name)
+        return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+    def read(self) -> bytes:
+        """All bytes."""
+        with self.files.opened([self.name]) as opened:
+            return next(opened).read()
+
+
+def save(
+    target: str, content: Mapping[str, bytes], options: CocoOptions, annotations: Mapping[str, Any]
+) -> None:
+    """Write a dump to the directory `target`, with its origin.
+
+    `annotations` are the state of the source and its `checksum`. Several processes may write to one
+    directory: `require_same()` refuses what is mixed or not complete, by the checksums.
+    """
+    for name in dump.FILES:
+        there = os.path.join(target, name)
+        if name in content:
+            with replacing(there) as file:
+                file.write(content[name])
+        else:
+            Path(there).unlink(missing_ok=True)  # of a dump with more
+    record = {"version": _VERSION, "options": options.given(), "annotations": dict(annotations)}
+    with replacing(os.path.join(target, _FILE)) as file:
+        file.write(json.dumps(record | {"files": _checksums(content)}).encode())
+
+
+def require_same(
+    folder: str, content: Mapping[str, bytes], options: CocoOptions, source: Source | None
+) -> CocoOptions:
+    """The options for a dump with this content; refuse others than it was made with.
+
+    If the `source` is given, the dump must be of these annotations.
+
+    Raises:
+        OSError: the directory or the annotations cannot be read.
+        ValueError: the dump is not complete, was changed, or is of something else, or lacks an
+            output; says what. Or DALI made it, and options are given that it does not take with it.
+    """
+    origin = _read(folder)
+    wanted = options.given()
+    given = {name: it for name, it in wanted.items() if name not in _OUTPUTS}
+    about = f"preprocessed_annotations={folder!r}"
+    if origin is None:
+        if given or source is not None:
+            name, value = next(iter(given.items()), ("annotations_file", source and source.name))
+            what = f"{name}={value!r} cannot be given with {about}, which has no record of its own"
+            raise ValueError(f"{what}, as DALI has made it; leave {name} out, or {_AGAIN}")
+        return options
+    made: dict[str, Any] = DEFAULTS | origin["options"]
+    for name, value in given.items():
+        if made[name] != value:
+            what = f"{about} was made with {name}={made[name]!r}, and here it is {value!r}"
+            raise ValueError(f"{what}; leave {name} out, or {_AGAIN}")
+    for name in filter(wanted.get, _OUTPUTS):
+        if not (made[name] or (name == "polygon_masks" and made["pixelwise_masks"])):
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{about} was made without {name}; {_AGAIN} ... {option}")
+    found = _checksums(content)
+    for name in sorted({*found, *origin["files"]}):
+        if found.get(name) != origin["files"].get(name):
+            raise ValueError(f"{about}: {name} has changed since the dump was made; {_AGAIN}")
+    known, state = origin["annotations"], source.state() if source else {}
+    if source and not (
+        state.items() <= known.items()
+        or (state["size"] == known["size"] and zlib.crc32(source.read()) == known["checksum"])
+    ):
+        what = f"annotations_file {os.fsdecode(source.name)!r} is not what {about} was made of"
+        raise ValueError(f"{what}; {_AGAIN}")
+    return replace(options, ratio=made["ratio"])
+
+
+def _read(folder: str) -> dict[str, Any] | None:
+    """What the file of a directory says; None if it has none."""
+    path = os.path.join(folder, _FILE)
+    try:
+        found = json.loads(Path(path).read_bytes())
+        if found["version"] == _VERSION:
+            return {name: dict(found[name]) for name in ("options", "annotations", "files")}
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ValueError(f"{path!r} is not complete, or not of version {_VERSION}; {_AGAIN}")
+
+
+def _checksums(content: Mapping[str, bytes]) -> dict[str, int]:
+    """The CRC-32 of each file."""
+    return {name: zlib.crc32(each) for name, each in content.items()}

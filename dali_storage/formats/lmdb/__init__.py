@@ -1,0 +1,1 @@
+"""LMDB files, whose values are byte ranges."""

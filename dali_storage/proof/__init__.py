@@ -1,0 +1,1 @@
+"""Compares `readers.file` with DALI's own reader on the user's machine, data set and storage."""

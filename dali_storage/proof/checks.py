@@ -1,0 +1,157 @@
+"""The checks, one after another: names, labels and bytes here; those of the order in `orders`."""
+
+import hashlib
+import random
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..dali import catalog
+from ..dali.comparing import VARIANTS, content, pipeline_of, rows
+from .orders import compare_order, compare_ranks
+from .result import Check, counted
+from .subject import CannotCompareError, DiffersError, Subject
+
+_AHEAD = 1024  # samples whose times are known before a reader may read them
+_LISTING, _CONTENTS = 0.25, 0.25  # the parts of the time that is left
+_READS = 5  # of each sample by a check of the order, about
+_LEAST = 6  # samples for the checks of the order
+_WORLDS = (2, 3), (3, 2)  # ranks that begin an epoch, and that end it
+
+
+def compare(subject: Subject, most: int, seed: int) -> Iterator[Check]:
+    """Make all checks; those of single samples with at most `most` random ones.
+
+    Raises:
+        CannotCompareError: DALI's reader fails, or somebody writes to the data set.
+        Exception: our reader fails for a reason that is not in the data.
+    """
+    try:
+        yield from _checks(subject, most, seed)
+    except Exception:
+        subject.require_at_rest()  # or that is the reason
+        raise
+    subject.require_at_rest()
+
+
+def _checks(subject: Subject, most: int, seed: int) -> Iterator[Check]:
+    with _check(subject, "names, labels and bytes", _LISTING * subject.seconds) as check:
+        _compare_listing(check, subject)
+    yield check
+    if subject.samples is None:
+        return
+    count = subject.samples.delivered
+    chosen = random.Random(seed).sample(range(count), min(most, count))
+    known = dict[str, int]()
+    with _check(subject, "bytes on the storage", _CONTENTS * subject.seconds) as check:
+        _compare_contents(check, subject, chosen, known)
+    yield check
+    if not known:
+        return
+    count = len(VARIANTS) + len(_WORLDS)
+    each = subject.seconds / count
+    affordable = max(subject.affordable(1 / (count * _READS)), _LEAST)
+    some = dict([*known.items()][:affordable])
+    for name, order in VARIANTS.items():
+        with _check(subject, name, each) as check:
+            compare_order(check, subject, some, order)
+        yield check
+    for begin, end in _WORLDS:
+        with _check(subject, f"{begin} ranks, resumed on {end}", each) as check:
+            compare_ranks(check, subject, some, begin, end)
+        yield check
+
+
+@contextmanager
+def _check(subject: Subject, name: str, seconds: float) -> Iterator[Check]:
+    """A check that may take so long."""
+    check, began = Check(name), time.monotonic()
+    subject.allow(seconds)
+    try:
+        yield check
+    except DiffersError as error:
+        check.differs(str(error))
+    check.seconds = round(time.monotonic() - began, 3)
+    if check.differences:
+        subject.require_at_rest()
+
+
+def _compare_listing(check: Check, subject: Subject) -> None:
+    """An epoch of all samples in the order of the list, up to the first other name."""
+    with subject.their_errors():  # first: what DALI cannot read is no fault of ours
+        theirs = pipeline_of(subject.reader(ours=False), {}, batch_size=subject.at_once)
+        total = int(theirs.epoch_size("theirs"))
+    with subject.our_errors(opening=True):
+        ours = pipeline_of(subject.reader(ours=True), {}, batch_size=subject.at_once)
+        subject.samples = catalog(ours, "ours")
+    if (count := subject.samples.delivered) != total:
+        check.differs(f"{counted(count)} instead of {total:,}")
+    end, nbytes, is_same = min(total, count), 0, True
+    names, began = list[str](), time.monotonic()
+    while check.samples < end and is_same and not (check.samples and subject.is_late()):
+        ahead = range(len(names), min(check.samples + _AHEAD, end))
+        names += subject.names(ahead)
+        with subject.their_errors():
+            data, labels = theirs.run()
+        wanted = [(data[slot].source_info(), *row) for slot, row in enumerate(rows(data, labels))]
+        with subject.our_errors():
+            *outputs, index = ours.run()
+            numbers = np.asarray(index.as_tensor()).ravel().tolist()
+            found = zip(numbers, rows(*outputs), strict=True)
+            got = [(subject.name(number), *row) for number, row in found]
+        for mine, its in zip(got[: end - check.samples], wanted, strict=False):
+            check.same(f"sample {check.samples}", mine, its)
+            check.samples += 1
+            if not (is_same := mine[0] == its[0]):
+                break
+        nbytes += sum(content(data, slot).nbytes for slot in range(len(wanted)))
+    read = max(check.samples, 1)
+    subject.size, subject.pace = nbytes / read, (time.monotonic() - began) / read
+    check.compared = f"{check.samples:,} of {counted(total)}"
+
+
+def _compare_contents(
+    check: Check, subject: Subject, chosen: Sequence[int], known: dict[str, int]
+) -> None:
+    """SHA-256 of samples, and of their files; of objects, of DALI's samples.
+
+    Adds to `known` the names, and the CRC-32 of the bytes that are right.
+    """
+    size, names = subject.at_once, subject.names(chosen)
+    with subject.our_errors():
+        ours = pipeline_of(subject.reader(names, ours=True), {}, batch_size=size)
+    theirs = None
+    if subject.is_remote:
+        with subject.their_errors():
+            theirs = pipeline_of(subject.reader(names, ours=False), {}, batch_size=size)
+    while check.samples < len(names) and not (check.samples >= _LEAST and subject.is_late()):
+        with subject.our_errors():
+            data, _ = ours.run()
+        batch = names[check.samples : check.samples + size]
+        got = [hashlib.sha256(content(data, slot)).hexdigest() for slot in range(len(batch))]
+        for name, mine, right in zip(batch, got, _right(subject, batch, theirs), strict=True):
+            if mine != (wanted := hashlib.sha256(right).hexdigest()):
+                check.differs(f"{name}: SHA-256 {mine:.16} instead of {wanted:.16}")
+            known[name] = zlib.crc32(right)
+        check.samples += len(batch)
+    check.compared = f"{check.samples:,} of {counted(len(names))}, random"
+
+
+def _right(subject: Subject, names: Sequence[str], theirs: Any) -> Iterator[Any]:
+    """The bytes of samples, read plainly, or by DALI."""
+    if theirs is not None:
+        with subject.their_errors():
+            data, _ = theirs.run()
+        yield from (content(data, slot) for slot in range(len(names)))
+        return
+    for name in names:
+        try:
+            yield Path(subject.path(name)).read_bytes()
+        except OSError as error:
+            what = f"there is nothing to compare {name!r} with: a plain read fails: {error}"
+            raise CannotCompareError(what) from None

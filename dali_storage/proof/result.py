@@ -1,0 +1,44 @@
+"""The result of a check."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+_MOST_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Check:
+    """A check and its result.
+
+    Attributes:
+        name: what is compared.
+        samples: how many samples were compared; 0: the check could not be made.
+        compared: the same as text, with what was done with them, or why there were none.
+        differences: how many differences there are.
+        first: a line for each of the first ones.
+        seconds: how long it took.
+    """
+
+    name: str
+    samples: int = 0
+    compared: str = ""
+    differences: int = 0
+    first: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def differs(self, what: str) -> None:
+        """Note a difference."""
+        self.differences += 1
+        if len(self.first) < _MOST_SHOWN:
+            self.first.append(what)
+
+    def same(self, where: str, got: Sequence[object], wanted: Sequence[object]) -> None:
+        """Compare the name, the label and the CRC-32 of a sample."""
+        each = zip(("name", "label", "CRC-32"), got, wanted, strict=True)
+        if wrong := [f"{what} {a!r} instead of {b!r}" for what, a, b in each if a != b]:
+            self.differs(f"{where}: {', '.join(wrong)}")
+
+
+def counted(samples: int) -> str:
+    """A number of samples as text."""
+    return f"{samples:,} sample" + "s" * (samples != 1)

@@ -1,0 +1,203 @@
+"""The data set that both readers are given, and what their errors mean."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from statistics import mean
+from typing import Any
+
+from ..contract import registry
+from ..contract.catalog import Catalog, join_path
+from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
+from ..contract.objects import scheme
+from ..dali import failure
+from ..dali.comparing import Read
+from ..dali.self_test import DALI_FILE
+from ..readers.files import file
+from ..reading.replacement import path_of
+from ..samples.locations import is_index, location, root_of
+
+_SAMPLES, _BYTES, _TIME = 32, 16 << 20, 0.02  # of a batch, at most; the time: of what is left
+
+
+class CannotCompareError(RuntimeError):
+    """There is no result, because of DALI's reader, the machine, or somebody who writes."""
+
+
+class DiffersError(Exception):
+    """Our reader fails on a data set that DALI's reads."""
+
+
+class Subject:
+    """A data set, and how our reader reads it.
+
+    Attributes:
+        backend: the name of our reader's backend.
+        samples: what our reader has found; None as long as it has not.
+        size: the mean of the samples' bytes, about.
+        pace: seconds that both readers need for a sample.
+    """
+
+    samples: Catalog | None = None
+    size = 4e6
+    pace = 0.0
+
+    def __init__(
+        self,
+        root: str,
+        backend: str | None,
+        options: Mapping[str, Any],
+        filters: Mapping[str, Any],
+        seconds: float,
+    ) -> None:
+        """`filters`: of `readers.file`. `seconds`: how long the comparison should take.
+
+        Raises:
+            ValueError, TypeError: an argument is wrong.
+            BackendUnavailable: the backend needs a package.
+            OSError: the directory cannot be listed.
+        """
+        self._end = time.monotonic() + seconds
+        path = location("ROOT", root)
+        if is_index(root):
+            of = os.fsdecode(root_of(root))
+            raise ValueError(f"ROOT {root!r} is an index, which DALI does not read: give {of!r}")
+        chosen = registry.choose(backend, [path])
+        registry.configure(chosen, options)
+        self.backend, self.is_remote = str(chosen), bool(scheme(path))
+        self._root, self._filters = root, filters
+        self._ours: dict[str, Any] = {"backend": chosen, "backend_options": dict(options)}
+        self._changed = dict[str, int]()  # when files and directories were changed last, in ns
+        if not self.is_remote:
+            with os.scandir(root) as entries:
+                classes = [entry.path for entry in entries if entry.is_dir()]
+            self._watch([root, *classes])
+            self.size = mean(_sizes(classes) or [0])
+
+    @property
+    def seconds(self) -> float:
+        """The time that is left."""
+        return max(self._end - time.monotonic(), 0.0)
+
+    def allow(self, seconds: float) -> None:
+        """Let the next check take so long."""
+        self._began, self._allowed = time.monotonic(), seconds
+
+    def is_late(self, times: float = 1.0) -> bool:
+        """Whether so many times the time of the check is over."""
+        return time.monotonic() - self._began >= times * self._allowed
+
+    def affordable(self, part: float) -> int:
+        """How many samples can be read in this part of the time that is left."""
+        return int(self.seconds * part / max(self.pace, 1e-6))
+
+    @property
+    def at_once(self) -> int:
+        """How many samples a batch may have."""
+        return max(min(_SAMPLES, int(_BYTES / max(self.size, 1)), self.affordable(_TIME)), 1)
+
+    def batch_size(self, share: int) -> int:
+        """That with which a shard has several batches, the last one of them not full."""
+        most = max(min(self.at_once, share // 4), 1)
+        return next((it for it in range(most, 1, -1) if share % it), most)
+
+    def reader(self, names: Sequence[str] | None = None, *, ours: bool) -> Read:
+        """A reader, ours or DALI's: of all samples, or of these, whose labels are their indices.
+
+        Ours has a third output for all samples, the index.
+        """
+        given: dict[str, Any] = {"file_root": self._root}
+        if names is None:
+            given |= {**self._filters, **({"return_index": True} if ours else {})}
+        else:
+            given |= {"files": names, "labels": [*range(len(names))]}
+        if ours:
+            return lambda **order: file(name="ours", **given, **self._ours, **order)
+        # Without a map, so that DALI takes empty files, as ours does.
+        return lambda **order: DALI_FILE(name="theirs", dont_use_mmap=True, **given, **order)
+
+    def name(self, number: int) -> str:
+        """The name of a sample.
+
+        Raises:
+            CannotCompareError: it is no text.
+        """
+        assert self.samples is not None
+        name = self.samples.name(number)
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            what = f"the name {name!r} is not UTF-8, and DALI's Python interface takes no other"
+            raise CannotCompareError(f"{what}: rename it in a copy, and prove that") from None
+
+    def names(self, numbers: Sequence[int]) -> list[str]:
+        """The names of samples that are going to be read: changes of them will be noticed."""
+        names = [self.name(number) for number in numbers]
+        if not self.is_remote:
+            self._watch([self.path(name) for name in names])
+        return names
+
+    def path(self, name: str) -> str:
+        """The path of a sample."""
+        return os.fsdecode(join_path(os.fsencode(self._root), os.fsencode(name)))
+
+    def require_at_rest(self) -> None:
+        """Refuse a directory in which something has changed since it was looked at first.
+
+        Raises:
+            CannotCompareError: names the first.
+        """
+        for path, changed in self._changed.items():
+            if _changed(path) != changed:
+                what = f"{path!r} has changed since the comparison began"
+                raise CannotCompareError(f"{what}: compare when nobody writes to {self._root!r}")
+
+    def _watch(self, paths: Sequence[str]) -> None:
+        self._changed |= {path: _changed(path) for path in paths if path not in self._changed}
+
+    @contextmanager
+    def our_errors(self, *, opening: bool = False) -> Iterator[None]:
+        """Turn those errors of our reader into `DiffersError` that are no fault of the machine.
+
+        When it opens, wrong arguments stay what they are.
+        """
+        try:
+            yield
+        except (BackendUnavailable, MemoryError, CannotCompareError, ObjectReplacedError):
+            raise
+        except Exception as error:
+            argument = opening and isinstance(error, (TypeError, ValueError))
+            if argument and not isinstance(error, RecordError):
+                raise
+            below = path_of(error).startswith(os.fsencode(self._root))
+            if isinstance(error, OSError) and not (below or isinstance(error, StaleMapError)):
+                raise
+            raise DiffersError(f"our reader fails: {type(error).__name__}: {error}") from None
+
+    @contextmanager
+    def their_errors(self) -> Iterator[None]:
+        """Turn errors of DALI's reader into `CannotCompareError`."""
+        try:
+            yield
+        except Exception as error:
+            what = f"there is nothing to compare {self._root!r} with: DALI's own reader, "
+            raise CannotCompareError(f"{what}{failure(error)}; take what it can read") from None
+
+
+def _sizes(classes: Sequence[str]) -> list[int]:
+    """The sizes of a few files."""
+    sizes = list[int]()
+    for path in classes[:: len(classes) // 64 + 1]:
+        with os.scandir(path) as entries:
+            sizes += [entry.stat().st_size for entry in islice(entries, 8) if entry.is_file()]
+    return sizes
+
+
+def _changed(path: str) -> int:
+    """When a file or directory was changed last, in ns; -1: it is gone."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except OSError:
+        return -1

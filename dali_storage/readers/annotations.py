@@ -1,0 +1,87 @@
+"""The annotations of a COCO file: checked by us, parsed by DALI's own reader.
+
+DALI's parser does not round as Python's does, so the numbers are those that DALI itself dumps.
+"""
+
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+
+from nvidia.dali import Pipeline
+
+from ..contract.errors import ContainerChangedError
+from ..contract.objects import scheme
+from ..dali import failure
+from ..dali.compat import own_reader
+from ..dali.self_test import in_memory
+from ..formats.coco import dump, origin
+from ..formats.coco.annotations import Annotations
+from ..formats.coco.check import check
+from ..formats.coco.options import CocoOptions
+from ..formats.coco.origin import Source
+
+_COCO = own_reader("COCO")
+
+
+def parse(
+    source: Source, options: CocoOptions, target: str = ""
+) -> tuple[list[bytes], Annotations]:
+    """Check a JSON file, and have DALI parse it: the names of the images, and their annotations.
+
+    The dump is saved to the directory `target`, if it is given.
+
+    Raises:
+        ValueError: the file is not what DALI reads, see `check()`; or nothing is left of it.
+        OSError: it cannot be read, or changes meanwhile; or `target` cannot be written.
+    """
+    about = f"annotations_file {os.fsdecode(source.name)!r}"
+    if target:
+        os.scandir(target).close()  # refuses what is no directory before minutes of work
+    with ExitStack() as stack:
+        state, content = source.state(), source.read()
+        known = {**state, "checksum": zlib.crc32(content)}
+        if scheme(source.name):
+            path = stack.enter_context(in_memory(content))
+        else:  # DALI takes only text, and not all names are
+            path = f"/proc/self/fd/{stack.enter_context(open(source.name, 'rb')).fileno()}"
+        text = content.decode("latin-1")
+        del content  # it may be large
+        expected = check(about, text, options)
+        del text
+        folder = stack.enter_context(TemporaryDirectory(prefix="dali_storage"))
+        # In a thread of its own, which has no current pipeline.
+        thread = stack.enter_context(ThreadPoolExecutor(1))
+        try:
+            thread.submit(_dump, path, folder, options).result()
+        except (RuntimeError, ValueError) as error:
+            what = f"{about}: {failure(error).replace(path, 'it')}"
+            if "No files found" in what and options.skip_empty:
+                what = f"skip_empty=True leaves no image of {about}"
+            raise ValueError(what) from None
+        if source.state() != state:
+            raise ContainerChangedError(source.name, "changed while it was parsed; try again")
+        dumped = dump.load(folder)
+    names, found = dump.read(about, dumped, options)
+    polygons = found.masks.polygons if found.masks else found.polygons
+    if (lost := expected.lost(names, found.objects, polygons)) is not None:
+        what = f"{about}: DALI's parser loses annotations of {os.fsdecode(lost)!r}, or their labels"
+        raise ValueError(f"{what}; write the file anew with Python's json")
+    if target:
+        origin.save(target, dumped, options, known)
+    return names, found
+
+
+def _dump(path: str, folder: str, options: CocoOptions) -> None:
+    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    with pipeline:
+        reader = _COCO(
+            file_root="/",
+            annotations_file=path,
+            save_preprocessed_annotations=True,
+            save_preprocessed_annotations_dir=folder,
+            **options.given(),
+        )
+        pipeline.set_outputs(*reader())
+    pipeline.build()  # and never run: no image is opened

@@ -1,0 +1,189 @@
+"""`readers.coco`: images with boxes, labels and masks."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from ..contract import registry
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.objects import Remote, scheme
+from ..contract.options import dali_flag
+from ..dali import DataNode, add_reader
+from ..formats.coco import dump, masks, origin
+from ..formats.coco.annotations import Coco, CocoCatalog
+from ..formats.coco.options import CocoOptions
+from ..formats.coco.origin import Source
+from ..formats.files import Files
+from ..reading.opening import Opening
+from ..samples.locations import local_path, location
+from .annotations import parse
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .containers import on_cpu
+
+_NEW_NAMES = {  # of arguments that DALI has given other ones, and still takes
+    "dump_meta_files": "save_preprocessed_annotations",
+    "dump_meta_files_path": "save_preprocessed_annotations_dir",
+    "meta_files_path": "preprocessed_annotations",
+    "save_img_ids": "image_ids",
+}
+
+
+class AnnotationArguments(TypedDict, total=False):
+    """The arguments that say which images and annotations are read, and how."""
+
+    annotations_file: PathLike | None
+    avoid_class_remapping: bool | None
+    dump_meta_files: bool | None
+    dump_meta_files_path: PathLike | None
+    file_root: PathLike | None
+    image_ids: bool | None
+    images: PathLike | Sequence[PathLike] | None
+    include_iscrowd: bool | None
+    ltrb: bool | None
+    masks: bool | None
+    meta_files_path: PathLike | None
+    pixelwise_masks: bool | None
+    polygon_masks: bool | None
+    preprocessed_annotations: PathLike | None
+    ratio: bool | None
+    save_img_ids: bool | None
+    save_preprocessed_annotations: bool | None
+    save_preprocessed_annotations_dir: PathLike | None
+    size_threshold: float | None
+    skip_empty: bool | None
+
+
+ANNOTATION_DEFAULTS: dict[str, Any] = {
+    "annotations_file": "",
+    "include_iscrowd": True,
+    "preprocessed_annotations": "",
+    "save_preprocessed_annotations_dir": "",
+    "size_threshold": 0.1,
+}
+
+
+class CocoArguments(AnnotationArguments, DaliArguments, total=False):
+    """The arguments of `coco`."""
+
+
+@takes_arguments(**ANNOTATION_DEFAULTS)
+def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
+    """`fn.readers.coco` with a choice of how the bytes are read.
+
+    The arguments are the same, and so are the images, annotations, order, shards and epochs, bit
+    for bit. What is not described here is as in `readers.file`. docs/coco.md has more.
+
+    Args:
+        file_root: the directory or the URL that the names of images are relative to.
+        annotations_file: the JSON file, a path or a URL. It is checked entry by entry for what
+            makes DALI's parser lose annotations, crash, or never return, which takes longer than
+            that parser.
+        preprocessed_annotations: a directory instead, which DALI or
+            `python -m dali_storage index --coco` has written. The latter says what it was made of:
+            with it, `annotations_file` and the arguments below may be given as well, and are
+            compared.
+        images: the `file_name` of each image that is wanted, in this order. By default all, by
+            their ids. Unlike in DALI, an unknown one is an error.
+        ratio: boxes and vertices as fractions of the width and height of their image.
+        ltrb: boxes as left, top, right, bottom instead of left, top, width, height.
+        size_threshold: objects with a lower width or height, in pixels, are left out.
+        include_iscrowd: whether objects with `iscrowd` are there.
+        skip_empty: leave out images without objects.
+        avoid_class_remapping: labels are category ids. By default they are 1, 2, 3 and so on in the
+            order of "categories"; 0 is an unknown category.
+        polygon_masks: give polygons and vertices.
+        pixelwise_masks: give masks of pixels. Needs the package pycocotools.
+        image_ids: give the ids of images.
+        save_preprocessed_annotations: write the annotations to the directory
+            `save_preprocessed_annotations_dir`, which exists, as the command above does.
+        dump_meta_files, dump_meta_files_path, meta_files_path, save_img_ids: old names of
+            `save_preprocessed_annotations`, `save_preprocessed_annotations_dir`,
+            `preprocessed_annotations` and `image_ids`.
+        masks: as polygon_masks, but polygons have the first and last coordinate, not vertex.
+        device: "cpu" or None. Take `pinned`, and `.gpu()` of an output.
+
+    Returns:
+        `(images, boxes, labels, [polygons, vertices | masks], [ids], [index])`. Images are as in
+        `readers.file`; the others are new memory.
+
+        * images: the files' bytes; uint8, 1-D.
+        * boxes: float32, shape (objects, 4).
+        * labels: int32, shape (objects,).
+        * polygons: int32, shape (polygons, 3): the number of the object in the image, and where the
+          vertices of the polygon begin and end in those of the image.
+        * vertices: float32, shape (vertices, 2).
+        * masks: int32, shape (height, width, 1): the label of each pixel, or 0.
+        * ids: int32, shape (1,).
+        * index: int64, shape (1,).
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; or a value in annotations_file is missing or
+            not of its type: with the entry, its id, the field, the value and the remedy. Or
+            `preprocessed_annotations` are not complete, or of something else.
+        OSError: the annotations cannot be read.
+        BackendUnavailable: as `readers.file`; or pixelwise_masks lacks its package.
+
+    While it runs, the pipeline raises what it does with `readers.file`.
+    """
+    arguments = complete(coco, given)
+    return add_reader(opening=prepare_coco(arguments, given), **in_graph(arguments))
+
+
+def prepare_coco(arguments: Mapping[str, Any], given: Collection[str]) -> Opening:
+    """What `coco` opens, from its arguments by name; `given` are the names of no defaults."""
+    on_cpu(arguments["device"], "annotations are in host memory")
+    arguments = _renamed(arguments)
+    if arguments["file_root"] is None:
+        raise ValueError("file_root must be given: the directory or URL of the images")
+    root = location("file_root", arguments["file_root"])
+    options = CocoOptions.of(arguments, given)
+    if options.pixelwise_masks:
+        masks.package()
+    name = location("annotations_file", arguments["annotations_file"] or b"")
+    folder = os.fsdecode(_local(arguments, "preprocessed_annotations"))
+    target = os.fsdecode(_local(arguments, "save_preprocessed_annotations_dir"))
+    if not (name or folder):
+        raise ValueError("one of annotations_file and preprocessed_annotations must be given")
+    saves = "save_preprocessed_annotations"
+    if dali_flag(saves, arguments[saves]) != bool(target):
+        raise ValueError(f"{saves} and {saves}_dir must be given together")
+    if target and folder:
+        raise ValueError(f"{saves} and preprocessed_annotations cannot both be given")
+
+    def find(_: Any, remote: Remote | None) -> Catalog:
+        source = source_of(name, remote) if name else None
+        if folder:
+            content = dump.load(folder)
+            made = origin.require_same(folder, content, options, source)
+            names, annotations = dump.read(f"preprocessed_annotations={folder!r}", content, made)
+        else:
+            assert source is not None
+            names, annotations = parse(source, options, target)
+        if dali_flag("masks", arguments["masks"]):
+            annotations = annotations.in_coordinates()
+        return CocoCatalog.of(names, root, annotations)
+
+    return prepare(arguments, find, Coco(options), names=[root])
+
+
+def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by their new names."""
+    found = dict(arguments)
+    for old, new in _NEW_NAMES.items():
+        if found[old]:
+            found[new] = found[old]
+    if dali_flag("masks", found["masks"]):
+        found["polygon_masks"] = True
+    return found
+
+
+def _local(arguments: Mapping[str, Any], name: str) -> bytes:
+    return local_path(name, arguments[name]) if arguments[name] else b""
+
+
+def source_of(name: bytes, remote: Remote | None = None) -> Source:
+    """The annotations of a name: if only they have a URL, read by a backend without options."""
+    if scheme(name) and remote is None:
+        remote = registry.load(registry.choose(None, [name])).remote()
+    return Source(name, Files(remote))

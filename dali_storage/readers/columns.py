@@ -1,0 +1,145 @@
+"""`readers.columns`: samples of several files, such as an image and its mask."""
+
+import os
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, Unpack
+
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog, Tree, join_path
+from ..contract.objects import Remote, scheme
+from ..dali import add_reader
+from ..formats.columns import Column, labels_column
+from ..formats.files import Files
+from ..formats.pieces import Pieces
+from ..reading.opening import Opening
+from ..samples import templates
+from ..samples.locations import file_names, location, require_urls
+from ..samples.patterns import PATH_TYPES, as_list
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments, with_names
+
+FilesOfOutput: TypeAlias = PathLike | Sequence[PathLike]
+"""A template with one `{}`, or the file of each sample."""
+
+_Found: TypeAlias = tuple[
+    list[bytes], Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+]
+
+
+@takes_arguments()
+def columns(
+    files: Mapping[str, FilesOfOutput] | Sequence[FilesOfOutput],
+    *,
+    file_root: PathLike | None = None,
+    keys: PathLike | Sequence[PathLike] | None = None,
+    labels: Column | None = None,
+    missing: str = "error",
+    **given: Unpack[DaliArguments],
+) -> Any:
+    """Samples of several files each: image and mask, left and right, low and high resolution.
+
+    The order is that of `readers.file`, and so are all arguments that are not described here.
+
+    Args:
+        files: for each output a template, or for each output a list of files; as a list or a dict.
+            A template is a path or URL with one `{}`, which stands for any text, also with slashes:
+            the key of a sample. `["images/{}.jpg", "masks/{}.png"]` are the two files of each key.
+            Lists of files have one length: sample i is number i of each. Templates are found in a
+            mounted file system or an object store. Samples that are rows: `zip(*rows)` makes lists.
+        file_root: the directory or URL that templates and files are relative to.
+        keys: of templates: the samples, in their order; they may repeat. By default all that there
+            are, in the order of their bytes. Or a text file of them, one a line, without the white
+            space around it: a path, which may be relative to `file_root`, or a URL.
+        labels: for each of `keys`, or of the files in a list, as in `readers.records`. By default
+            samples have none.
+        missing: "error": a key that has no file of a template is refused. "skip": it is left out.
+            It has a label all the same; `weights` and `order` count the samples that are left.
+
+    Returns:
+        A tuple of the outputs, label and index; or, if `files` is a dict, a dict of the outputs, in
+        a tuple with label and index if these are asked for.
+
+        * outputs: uint8, 1-D, in host memory that DALI shares, or in that of a GPU. Up to 4 KiB of
+          one size are copied.
+        * label: int32, shape (1,), with `labels`.
+        * index: int64, shape (1,), with return_index.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; a key lacks a file, or no sample is left. The
+            message has the argument or the path. Of files in lists, the running pipeline says so.
+        OSError: a directory or the file of keys cannot be read, or a URL cannot be listed.
+        BackendUnavailable, RuntimeError: as `readers.file`, and so is all that the pipeline raises.
+    """
+    arguments = complete(columns, given, locals())
+    nodes = add_reader(opening=prepare_columns(arguments), **in_graph(arguments))
+    return with_names(files, nodes) if isinstance(files, Mapping) else nodes
+
+
+def prepare_columns(arguments: Mapping[str, Any]) -> Opening:
+    """What `columns` opens, from its arguments by name; others are ignored."""
+    files, root, missing = (arguments[name] for name in ("files", "file_root", "missing"))
+    if not isinstance(files, Mapping):
+        files = dict(enumerate(as_list("files", files, PATH_TYPES)))
+    given = {f"files[{name!r}]": each for name, each in files.items()}
+    of_templates = [isinstance(each, PATH_TYPES) for each in given.values()]
+    if not given or any(of_templates) != all(of_templates):
+        what = "files must have an entry for each output, all templates or all lists of files"
+        raise ValueError(f"{what}, not {arguments['files']!r:.80}")
+    if missing not in ("error", "skip"):
+        raise ValueError(f"missing must be 'error' or 'skip', not {missing!r}")
+    root = b"" if root is None else location("file_root", root)
+    firsts, find = (_by_templates if any(of_templates) else _by_lists)(given, root, arguments)
+    if urls := len([*filter(scheme, firsts)]):
+        require_urls("files", urls, len(firsts), root or None)
+    fmt = Pieces("columns", "Columns", len(given), labels=arguments["labels"] is not None)
+    return prepare(arguments, find, fmt, names=[root or firsts[0]])
+
+
+def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
+    """How the names of each template begin, and what finds the samples."""
+    keys, labels, path = arguments["keys"], arguments["labels"], b""
+    parsed = [templates.Template.parse(name, each) for name, each in given.items()]
+    firsts = [each.before for each in parsed]
+    if labels is not None and keys is None:
+        raise ValueError("labels of templates need keys, which say what they are the labels of")
+    if isinstance(keys, PATH_TYPES):
+        (path,) = file_names("keys", keys)
+        if not path.startswith(b"/") and not scheme(path):
+            path = join_path(root, path)
+    elif keys is not None:
+        keys = templates.checked_keys("keys", as_list("keys", keys, ()))
+
+    def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
+        is_placed = root or all(each.startswith(b"/") or scheme(each) for each in firsts)
+        if not is_placed and tree() is not None:
+            what = "file_root must be the mounted directory that templates are relative to"
+            raise ValueError(f"{what}: a map of extents is not listed; or files must be lists")
+        wanted, source = keys, f" in {os.fsdecode(path)!r}" if path else ""
+        if path:
+            with Files(remote).opened([path]) as opened:
+                lines = next(opened).read().removeprefix(BOM_UTF8).split(b"\n")
+            wanted = templates.checked_keys(f"keys{source}", filter(None, map(bytes.strip, lines)))
+        numbers = None if labels is None else labels_column(labels, len(wanted))
+        skip = arguments["missing"] == "skip"
+        return templates.find(parsed, root, wanted, numbers, source, skip=skip, remote=remote)
+
+    return firsts, find
+
+
+def _by_lists(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
+    """The first file of each list, and what makes the samples."""
+    if arguments["keys"] is not None or arguments["missing"] != "error":
+        raise ValueError("keys and missing are for templates, and files are lists")
+    lists = [file_names(name, each) for name, each in given.items()]
+    if len({*map(len, lists)}) > 1:
+        counts = ", ".join(f"{n} has {len(it):,}" for n, it in zip(given, lists, strict=True))
+        raise ValueError(f"files must be lists of one length: {counts}")
+    labels = arguments["labels"]
+
+    def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
+        names = [name for row in zip(*lists, strict=True) for name in row]
+        numbers = () if labels is None else labels_column(labels, len(lists[0]))
+        return replace(Catalog.from_names(names, numbers, root), pieces=len(lists))
+
+    return [each[0] for each in lists], find

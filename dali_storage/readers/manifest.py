@@ -1,0 +1,104 @@
+"""`readers.manifest`: files, or segments of WAV files, that JSON lines name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from ..contract._types import PathLike
+from ..contract.options import dali_flag
+from ..dali import DataNode, add_reader
+from ..formats.files import Files
+from ..formats.manifest import lines
+from ..formats.manifest.segments import Segments
+from ..reading.opening import Opening
+from ..samples.locations import file_names, location
+from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
+from .containers import on_cpu
+
+
+@takes_arguments()
+def manifest(
+    *,
+    manifests: PathLike | Sequence[PathLike],
+    path: str = "audio_filepath",
+    columns: Mapping[str, lines.Kind] | None = None,
+    segments: bool = True,
+    return_rate: bool = False,
+    file_root: PathLike | None = None,
+    **given: Unpack[ReaderArguments],
+) -> DataNode | tuple[DataNode, ...]:
+    """Files that manifests name, and columns of these, in the order of `readers.file`.
+
+    A manifest has a JSON object on each line, for example
+    `{"audio_filepath": "talk.wav", "offset": 61.5, "duration": 5, "text": "hello"}`. Blank lines
+    are no samples. What is not described here is as in `readers.file`.
+
+    Args:
+        manifests: paths or URLs of manifests, which are read one after another.
+        path: the key of the path or URL of a sample's file, which may be of any kind.
+        columns: the keys of further outputs, and their types: str, int or float, for example
+            `{"text": str, "label": int}`. Every line must have them.
+        segments: the values of "offset" and "duration", in seconds, mean a part of a WAV with PCM,
+            float, A-law or mu-law; it is delivered as a WAV of its own. Fractions of frames are cut
+            off, and the part ends with the file. An `offset` is 0 if it is missing or negative, and
+            without a `duration` of at least 0 the part goes to the end. False: whole files.
+        return_rate: whether the sample rate is an output, from the header of such a WAV; other
+            files are refused then.
+        file_root: the directory or URL that paths are relative to; by default, as in DALI, the
+            working directory, not that of the manifest.
+        device: "cpu" or None; take `pinned`, and `.gpu()` of an output.
+        backend: by default object-store if file_root, a manifest, or the path in its first line is
+            a URL.
+
+    Returns:
+        The data; or, if there are more outputs, a tuple `(data, rate, *columns, index)`.
+
+        * data: uint8, 1-D: the bytes of the file, in host memory that DALI shares; or of a WAV.
+        * rate: float32, shape (), in Hz.
+        * columns: str is UTF-8, uint8, 1-D; int is int64 and float float64, of shape (1,).
+        * index: with return_index, int64, shape (1,): the number of the sample.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; a line is no JSON object, lacks a key or has a
+            wrong value; or a segment begins behind the end of its file. The message has manifest
+            and line.
+        OSError: a manifest cannot be read; or, if any segment begins later than its file, a file.
+        BackendUnavailable: as `readers.file`.
+
+    While it runs, the pipeline raises what it does with `readers.file`, and:
+
+        * RecordError: a segment is of a file that is no such WAV, or begins behind its end.
+        * ContainerChangedError: a file has changed whose size was read, because any segment begins
+          later than its file.
+    """
+    arguments = complete(manifest, given, locals())
+    nodes = add_reader(opening=prepare_manifest(arguments), **in_graph(arguments))
+    data, _, _, rate, _, *more = nodes
+    chosen = [*[rate] * dali_flag("return_rate", arguments["return_rate"]), *more]
+    return (data, *chosen) if chosen else data
+
+
+def prepare_manifest(arguments: Mapping[str, Any]) -> Opening:
+    """What `manifest` opens, from its arguments by name; others are ignored."""
+    on_cpu(arguments["device"], "headers are parsed on the CPU")
+    paths = file_names("manifests", arguments["manifests"])
+    root = b"" if (given := arguments["file_root"]) is None else location("file_root", given)
+    key, segments = arguments["path"], arguments["segments"]
+    segments = segments is None or dali_flag("segments", segments)
+    if not isinstance(key, str):
+        raise TypeError(f"path must be the key of a path, not {key!r}")
+    columns = arguments["columns"] or {}
+    if not isinstance(columns, Mapping):
+        raise TypeError(f"columns must be keys and their types, not {columns!r}")
+    for name, kind in columns.items():
+        if not isinstance(name, str) or not any(kind is each for each in (str, int, float)):
+            raise TypeError(f"columns must be keys and str, int or float, not {name!r}: {kind!r}")
+    rates = dali_flag("return_rate", arguments["return_rate"])
+    fmt = Segments([*columns.values()], "manifest", rates=rates)
+
+    def find(tree: Any, remote: Any) -> Any:
+        files = Files(remote)
+        found = lines.read(paths, key, columns, root=root, segments=segments, files=files)
+        return fmt.find(found, files)
+
+    names = [root] if root else lines.first_path(paths[0], key)
+    return prepare(arguments, find, fmt, names=[*names, *paths])

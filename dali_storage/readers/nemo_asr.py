@@ -1,0 +1,191 @@
+"""`readers.nemo_asr`: speech that manifests of NeMo name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Unpack
+
+import numpy as np
+from nvidia.dali import fn, types
+from nvidia.dali import math as dali_math
+
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.objects import Remote
+from ..contract.options import dali_flag, dali_number
+from ..dali import DataNode, add_reader
+from ..formats.files import Files
+from ..formats.manifest import lines
+from ..formats.manifest.segments import Segments
+from ..reading.opening import Opening
+from ..samples.locations import file_names
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .containers import on_cpu
+
+_PATH = "audio_filepath"
+_DEFAULTS: dict[str, Any] = {
+    "downmix": True,
+    "dtype": types.FLOAT,
+    "max_duration": 0.0,
+    "min_duration": 0.0,
+    "quality": 50.0,
+    "read_idxs": False,
+    "read_sample_rate": True,
+    "read_text": True,
+    "sample_rate": -1.0,
+}
+
+
+class NemoArguments(DaliArguments, total=False):
+    """The arguments of `nemo_asr`."""
+
+    downmix: bool | None
+    dtype: Any
+    max_duration: float | None
+    min_duration: float | None
+    quality: float | None
+    read_idxs: bool | None
+    read_sample_rate: bool | None
+    read_text: bool | None
+    sample_rate: float | None
+
+
+@takes_arguments(**_DEFAULTS)
+def nemo_asr(
+    *,
+    manifest_filepaths: PathLike | Sequence[PathLike],
+    **given: Unpack[NemoArguments],
+) -> DataNode | tuple[DataNode, ...]:
+    """`fn.readers.nemo_asr` with a choice of how the bytes are read.
+
+    The arguments are the same, and so are audio, rate, text, index, order, shards and epochs, bit
+    for bit. What is not described here is as in `readers.file`, and what a manifest is, as in
+    `readers.manifest`. The keys of a line are "audio_filepath", "offset", "duration" and "text".
+
+    Several operators stand for the one of DALI: a reader, `fn.decoders.audio` and, for files that
+    are no plain WAV, `fn.slice` and `fn.audio_resample`. Such a file is read and decoded whole for
+    each part.
+
+    As in DALI, lines that do not begin with "{" and those without a path are skipped, with a
+    `ManifestLinesSkipped` warning. Other lines that are no JSON objects, and values of wrong types,
+    are refused; DALI loses samples or crashes.
+
+    Args:
+        manifest_filepaths: paths or URLs of manifests. Paths in them are relative to the working
+            directory.
+        downmix: mix the channels to one: audio is then 1-D, otherwise (frames, channels).
+        dtype: of the audio: FLOAT, INT16 or INT32 of `nvidia.dali.types`.
+        max_duration, min_duration: leave out samples whose duration, as the manifest has it, is
+            longer or shorter, in seconds; 0 for no limit. A missing duration is shorter than any.
+        quality: of resampling, from 0 to 100.
+        read_idxs: whether to return the index.
+        read_sample_rate: whether to return the rate.
+        read_text: whether to return the text.
+        sample_rate: the rate to resample to, in Hz; 0 or less: none.
+        device: "cpu" or None.
+        pinned: by default False: what is read is decoded on the CPU.
+
+    Returns:
+        The audio; or, if there are more outputs, a tuple `(audio, rate, text, idx, index)`.
+
+        * audio: of `dtype`.
+        * rate: float32, shape (): that of the file, in Hz, also if the audio is resampled.
+        * text: uint8, 1-D: UTF-8 without a NUL at its end; empty if the line has none.
+        * idx: int64, shape (1,): which of the samples of its manifest that are not left out.
+        * index: with return_index, int64, shape (1,): the number of the sample in all manifests.
+
+    Raises:
+        ValueError, TypeError, OSError, BackendUnavailable: as `readers.manifest`.
+
+    While it runs, the pipeline raises what it does with `readers.file`, and:
+
+        * ContainerChangedError: as `readers.manifest`.
+        * RuntimeError, by DALI and without a name: it cannot decode a file; or a segment of one
+          that is no plain WAV begins behind its end.
+    """
+    arguments = complete(nemo_asr, given, locals())
+    arguments |= _own(arguments) | {"pinned": arguments["pinned"] or False}
+    dtype, mono, quality = (arguments[name] for name in ("dtype", "downmix", "quality"))
+    target = arguments["sample_rate"]
+    nodes = add_reader(opening=prepare_nemo_asr(arguments), **in_graph(arguments))
+    data, is_later, span, rate, idx, *more = nodes
+
+    def decoded(data: DataNode, **options: Any) -> Any:
+        return fn.decoders.audio(data, **{"dtype": dtype, "downmix": mono, **options})
+
+    def plain(data: DataNode, _: DataNode, rate: DataNode) -> Sequence[DataNode]:
+        if target <= 0:
+            return tuple(decoded(data))
+        return decoded(data, quality=quality, sample_rate=target)[0], rate
+
+    def cut(data: DataNode, audio: DataNode, span: DataNode, rate: DataNode) -> list[DataNode]:
+        frames = fn.cast(dali_math.floor(span * rate), dtype=types.INT64)
+        left = audio.shape(dtype=types.INT64)[0] - frames[0]
+        return [fn.slice(audio, frames[0], dali_math.min(frames[1], left), axes=[0])]
+
+    def resampled(data: DataNode, audio: DataNode, *about: DataNode) -> list[DataNode]:
+        audio = audio if dtype == types.FLOAT else decoded(data, dtype=types.FLOAT)[0]
+        options = {"in_rate": about[1], "out_rate": target, "quality": quality, "dtype": dtype}
+        return [fn.audio_resample(*cut(data, audio, *about), **options)]
+
+    def cut_later(data: DataNode, span: DataNode, _: DataNode) -> Sequence[DataNode]:
+        audio, rate = decoded(data)
+        found = [data, audio, span, rate]
+        # Not resampled where the rates are equal: that would change the sound a little.
+        return *(
+            _either(rate != target, found, resampled, cut) if target > 0 else cut(*found)
+        ), rate
+
+    audio, rate = _either(is_later, [data, span, rate], cut_later, plain)
+    chosen = [rate] if arguments["read_sample_rate"] else []
+    chosen += [more.pop(0)] if arguments["read_text"] else []
+    chosen += [idx] if arguments["read_idxs"] else []
+    return (audio, *chosen, *more) if chosen or more else audio
+
+
+def _either(
+    predicate: DataNode, inputs: Sequence[DataNode], *branches: Callable[..., Sequence[DataNode]]
+) -> list[DataNode]:
+    """What DALI makes of an `if` with these two branches, without `enable_conditionals`."""
+    split, merge = fn._conditional.split, fn._conditional.merge
+    parts = zip(*(split(each, predicate=predicate) for each in inputs), strict=True)
+    made = [branch(*part) for branch, part in zip(branches, parts, strict=True)]
+    return [merge(*both, predicate=predicate) for both in zip(*made, strict=True)]
+
+
+def prepare_nemo_asr(arguments: Mapping[str, Any]) -> Opening:
+    """What `nemo_asr` opens, from its arguments by name; others are ignored."""
+    on_cpu(arguments["device"], "sound is decoded on the CPU")
+    paths = file_names("manifest_filepaths", arguments["manifest_filepaths"])
+    limits = arguments["min_duration"], arguments["max_duration"]
+    columns: dict[str, lines.Kind] = {"text": str} if arguments["read_text"] else {}
+    # The decoder returns the rate of its output.
+    rates = arguments["read_sample_rate"] and arguments["sample_rate"] > 0
+    fmt = Segments([*columns.values()], "nemo_asr", rates=rates, decoded=True)
+
+    def find(tree: Any, remote: Remote | None) -> Catalog:
+        files = Files(remote)
+        found = lines.read(paths, _PATH, columns, dali=limits, files=files)
+        return fmt.find(found, files)
+
+    return prepare(arguments, find, fmt, names=[*lines.first_path(paths[0], _PATH), *paths])
+
+
+def _own(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that no other reader has, checked; None is the default."""
+    found = dict[str, Any]()
+    for name, default in _DEFAULTS.items():
+        value = default if arguments[name] is None else arguments[name]
+        if isinstance(default, bool):
+            value = dali_flag(name, value)
+        elif isinstance(default, float):
+            with np.errstate(over="ignore"):
+                value = float(np.float32(dali_number(name, value)))  # as in DALI
+            if not isfinite(value):
+                raise ValueError(f"{name} must be a finite float32, not {arguments[name]}")
+        found[name] = value
+    if found["dtype"] not in (types.FLOAT, types.INT16, types.INT32):
+        known = "FLOAT, INT16 or INT32 of nvidia.dali.types"
+        raise ValueError(f"dtype must be {known}, not {found['dtype']!r}")
+    if not 0 <= found["quality"] <= 100:
+        raise ValueError(f"quality must be from 0 to 100, not {found['quality']}")
+    return found

@@ -1,0 +1,91 @@
+"""`readers.sequence`: sequences of frames that are files."""
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from nvidia.dali import fn, types
+
+from ..contract._types import PathLike
+from ..contract.options import dali_integer
+from ..dali import DataNode, add_reader
+from ..formats.pieces import Pieces
+from ..reading.opening import Opening
+from ..samples import frames
+from ..samples.locations import location
+from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+
+
+@takes_arguments()
+def sequence(
+    *,
+    file_root: PathLike,
+    sequence_length: int,
+    step: int = 1,
+    stride: int = 1,
+    image_type: Any = types.RGB,
+    **given: Unpack[DaliArguments],
+) -> DataNode | tuple[DataNode, ...]:
+    """`fn.readers.sequence` with a choice of how the bytes are read.
+
+    The arguments are the same, and so are the order, shards, epochs, and frames of 8 bits, bit for
+    bit. It is made of our reader, `fn.decoders.image` and `fn.stack`, so it also works with a DALI
+    that has dropped its own. What is not described here is as in `readers.file`.
+
+    Args:
+        file_root: a directory, or a URL of objects. Each directory in it is a stream, whose frames
+            are the images in it, sorted by their names as bytes: `10.png` is before `2.png`. Its
+            name is read as it is, where DALI takes `*`, `?` and `[` for a pattern.
+        sequence_length: how many frames a sequence has, from 1 to 999, the most that `fn.stack`
+            takes. Each is an input of the pipeline, so long sequences cost more than in DALI.
+        step: from the start of a sequence to that of the next one, in frames; at least 1.
+        stride: from one frame of a sequence to the next, at least 1.
+        image_type: of the frames: RGB, BGR, GRAY, or YCbCr, which DALI refuses; not ANY_DATA.
+        device: where frames are decoded. "cpu" or None, or "mixed", which DALI's reader has not:
+            sequences are then in GPU memory.
+
+    Returns:
+        The node of the sequences: uint8, FHWC. With return_index a tuple of it and the index:
+        int64, shape (1,).
+
+    Raises:
+        ValueError, TypeError, OSError, BackendUnavailable, RuntimeError: as `readers.file`; and if
+            no directory has as many frames as a sequence needs.
+
+    While it runs, the pipeline raises what it does with `readers.file`; and DALI's RuntimeError for
+    a frame that cannot be decoded, or frames of several sizes in one sequence.
+    """
+    arguments = complete(sequence, given, locals())
+    device = arguments["device"] or "cpu"
+    if device not in ("cpu", "mixed"):
+        raise ValueError(f"device must be 'cpu' or 'mixed', not {device!r}")
+    if image_type == types.ANY_DATA:  # DALI's decoder then crashes, for a greyscale JPEG
+        raise ValueError("image_type must not be ANY_DATA: RGB, BGR, GRAY and YCbCr are possible")
+    opening = prepare_sequence(arguments | {"device": "cpu"})
+    nodes = add_reader(opening=opening, **in_graph(arguments))
+    count = len(opening.fmt.outputs)
+    images = [fn.decoders.image(it, output_type=image_type, device=device) for it in nodes[:count]]
+    if count == 1:
+        stacked = fn.expand_dims(images[0], axes=0, new_axis_names="F")
+    else:
+        stacked = fn.stack(*images, axis=0, axis_name="F")
+    return (stacked, *nodes[count:]) if nodes[count:] else stacked
+
+
+def prepare_sequence(arguments: Mapping[str, Any]) -> Opening:
+    """What `sequence` opens, from its arguments by name; others are ignored."""
+    root = location("file_root", arguments["file_root"])
+    length = _count(arguments, "sequence_length", 999)  # of inputs that fn.stack takes
+    step, stride = (_count(arguments, name, 2**31 - 1) for name in ("step", "stride"))
+    return prepare(
+        arguments,
+        lambda tree, remote: frames.find(root, length, step, stride, remote),
+        Pieces("sequence", "Sequence", length),
+        names=[root],
+    )
+
+
+def _count(arguments: Mapping[str, Any], name: str, most: int) -> int:
+    number = dali_integer(name, arguments[name], bits=32)
+    if not 1 <= number <= most:
+        raise ValueError(f"{name} must be from 1 to {most}, not {number}")
+    return number

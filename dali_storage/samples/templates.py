@@ -1,0 +1,105 @@
+"""Files that belong together by their names: those that fit templates such as `images/{}.jpg`.
+
+The text in place of `{}` is the *key* of a file: any, also with slashes, but not empty. The files
+of one key, one for each template, are the pieces of a sample.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..contract._types import PathLike
+from ..contract.catalog import Catalog, join_path
+from ..contract.objects import Remote, scheme
+from .locations import location
+from .walk import FoundFiles
+
+
+class Template(NamedTuple):
+    """The names of files: `before + key + after`."""
+
+    before: bytes
+    after: bytes
+
+    @classmethod
+    def parse(cls, argument: str, given: PathLike) -> Template:
+        """Raise ValueError or TypeError, which name the argument, if it is no template."""
+        name = location(argument, given)
+        before, *after = name.split(b"{}")
+        if len(after) != 1 or (scheme(name) and before.count(b"/") < 3):
+            where = ", and not in its bucket" if scheme(name) else ""
+            what = f"{argument} must have one {{}}, for the key of a sample{where}"
+            raise ValueError(f"{what}: {os.fsdecode(name)!r}; or be a list of files")
+        return cls(before, *after)
+
+    def keys(self, listed: FoundFiles) -> dict[bytes, int]:
+        """The keys of all of its files, and the numbers of these among those listed."""
+        names, (before, after) = listed.names, self
+        return {
+            name[len(before) : len(name) - len(after)]: row
+            for row in listed.below(before[: before.rfind(b"/") + 1])
+            if (name := names[row]).startswith(before)
+            and name.endswith(after)
+            and len(name) > len(before) + len(after)
+        }
+
+
+def checked_keys(argument: str, keys: Iterable[PathLike]) -> list[bytes]:
+    """The keys of samples as bytes; raises ValueError or TypeError, which name the argument."""
+    if found := [location(argument, key) for key in keys]:
+        return found
+    raise ValueError(f"{argument} must not be empty")
+
+
+def find(
+    templates: Sequence[Template],
+    root: bytes,
+    keys: Sequence[bytes] | None,
+    labels: npt.NDArray[np.int32] | None,
+    source: str = "",
+    *,
+    skip: bool,
+    remote: Remote | None,
+) -> Catalog:
+    """The samples: a piece for each template, from one listing of each directory.
+
+    Args:
+        templates: at least one.
+        root: the directory or the URL that they are relative to.
+        keys: those of the samples, in their order; they may repeat. None: all, in byte order.
+        labels: one for each of `keys`; or None.
+        source: says in an error where keys are from; or "".
+        skip: leave out keys that have no file of a template.
+        remote: lists objects.
+
+    Raises:
+        ValueError: a file is missing, or no sample is left; or objects cannot be listed.
+        OSError: a directory cannot be read, or a store cannot be asked; names it.
+    """
+    listed = FoundFiles(root, remote)
+    outer_first = sorted(templates, key=lambda each: each.before.count(b"/"))
+    found = {each: each.keys(listed) for each in outer_first}
+    columns = [found[each] for each in templates]
+    keys = sorted(set[bytes]().union(*columns)) if keys is None else keys
+    complete = set(columns[0]).intersection(*columns[1:])
+    whole = np.fromiter(map(complete.__contains__, keys), bool, len(keys))
+    if not whole.any() and (skip or not any(columns)):
+        names = [os.fsdecode(join_path(root, b"{}".join(each))) for each in templates]
+        counts = [f"{len(it):,} fit {name!r}" for name, it in zip(names, columns, strict=True)]
+        raise ValueError(f"files: no key has a file of each template: {', '.join(counts)}")
+    if not whole.all() and not skip:
+        key = keys[int(whole.argmin())]
+        which = next(number for number, it in enumerate(columns) if key not in it)
+        path = os.fsdecode(join_path(root, key.join(templates[which])))
+        count = f"{(~whole).sum():,} of {whole.size:,} keys lack a file"
+        what = f"{path!r} is missing, of key {os.fsdecode(key)!r}{source} ({count})"
+        raise ValueError(f"files: {what}; add it, or leave such keys out: missing='skip'")
+    kept = [*compress(keys, whole)]
+    rows = np.array([[*map(column.__getitem__, kept)] for column in columns]).T.ravel().tolist()
+    return listed.catalog(rows, len(templates), () if labels is None else labels[whole])

@@ -1,0 +1,131 @@
+"""`python -m dali_storage prove`: what it prints, and its exit status."""
+
+import json
+import re
+import subprocess
+import sys
+
+import nvidia.dali
+import pytest
+
+from dali_storage.cli import index, prove
+from dali_storage.dali.comparing import VARIANTS
+from dali_storage.reading.source import BatchStream
+
+
+@pytest.fixture
+def root(tmp_path):
+    for number in range(40):
+        folder = tmp_path / "set" / f"class{number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.jpg").write_bytes(bytes([number]) * (number + 1))
+    return str(tmp_path / "set")
+
+
+def test_a_line_says_for_each_check_how_much_was_compared(root):
+    command = [sys.executable, "-m", "dali_storage", "prove", root, "--samples", "20"]
+    options = ["--backend", "python-file", "--option", "lanes=2"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [re.split("  +", line) for line in done.stdout.splitlines()]
+    assert [line[-1] for line in lines] == ["equal"] * (4 + len(VARIANTS))
+    assert [line[1] for line in lines[:2]] == ["40 of 40 samples", "20 of 20 samples, random"]
+    assert {line[1].partition(", ")[0] for line in lines[2:]} == {"2 epochs of 20 samples"}
+
+
+def test_differences_are_printed_and_the_exit_status_is_1(root, monkeypatch, capsys):
+    real = BatchStream.labels
+    monkeypatch.setattr(BatchStream, "labels", lambda *given: real(*given) + 1)
+    assert prove.main([root, "--json", "--option", "lanes=1", "--seed", "5"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["root"], found["backend"], found["options"]) == (
+        root,
+        "python-file",
+        {"lanes": 1},
+    )
+    assert (found["equal"], found["error"], found["seed"]) == (False, None, 5)
+    assert found["dali"] == nvidia.dali.__version__
+    first = found["checks"][0]
+    assert (first["differences"], first["samples"]) == (40, 40)
+    assert first["first"][0] == "sample 0: label 1 instead of 0"
+    assert prove.main([root]) == 1
+    assert "    and 35 more" in capsys.readouterr().out
+
+
+def test_filters_are_those_of_the_reader(root, capsys):
+    assert (
+        prove.main([root, "--dir-filters", "class[01]", "--file-filters", "*7.jpg", "--json"]) == 0
+    )
+    listed = json.loads(capsys.readouterr().out)["checks"][0]
+    assert listed["compared"] == "3 of 3 samples"  # 7, 27, 37 but not 17, which is of class 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 2, "MemoryError: no message"),
+        (KeyError("x"), 2, "KeyError: 'x'"),
+    ],
+)
+def test_what_was_compared_before_an_error_is_printed(
+    error, status, said, root, monkeypatch, capsys
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("dali_storage.proof.checks._compare_contents", fail)
+    assert prove.main([root, "--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert (found["equal"], found["error"]) == (None, said)
+    assert [check["compared"] for check in found["checks"]] == ["40 of 40 samples"]
+    assert prove.main([root]) == status
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+@pytest.mark.long
+def test_a_reader_of_the_output_may_go_away(root):
+    command = f"{sys.executable} -m dali_storage prove {root} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_password_is_not_printed(capsys):
+    assert prove.main(["s3://key:secret@bucket/x", "--json"]) == 2
+    printed = capsys.readouterr().out
+    assert "secret" not in printed
+    assert "has a name, key or password in it" in json.loads(printed)["error"]
+
+
+def test_an_index_is_refused_by_the_name_of_its_root(root, tmp_path, capsys):
+    made = str(tmp_path / "index")
+    assert index.main([root, "-o", made]) == 0
+    assert prove.main([made]) == 2
+    expected = f"error: ROOT {made!r} is an index, which DALI does not read: give {root!r}\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["/nowhere"], "error: [Errno 2] No such file or directory: '/nowhere'"),
+        (["--backend", "no"], "error: unknown backend 'no'"),
+        (["--option", "dirct=1"], "error: backend 'python-file' has no option dirct"),
+        (["--option", "lanes=x"], "lanes"),
+        (["--option", "lanes=1", "--option", "lanes=2"], "--option lanes is given more than once"),
+        (["http://127.0.0.1/x"], "error: there is nothing to compare 'http://127.0.0.1/x' with: "),
+        (["--samples", "0"], "error: --samples must be at least 1, not 0"),
+        (["--seconds", "nan"], "error: --seconds must be a number above 0, not nan"),
+        (["--seconds", "inf"], "error: --seconds must be a number above 0, not inf"),
+        (["--option", "x"], "expected KEY=VALUE, not 'x'"),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error(arguments, message, root, capsys):
+    given = arguments if "/" in arguments[0] else [root, *arguments]
+    try:
+        status = prove.main(given)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    assert message in capsys.readouterr().err

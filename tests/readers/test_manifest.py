@@ -1,0 +1,230 @@
+"""readers.manifest: the bytes beside soundfile's frames, the order beside fn.readers.file's."""
+
+import io
+import json
+from random import Random
+
+import numpy as np
+import pytest
+import soundfile
+from nvidia.dali import fn
+
+from dali_storage import RecordError, readers
+from tests.kit import manifests
+from tests.kit.manifests import KEY
+from tests.kit.parity import build, seeds, some_options, some_order, take
+from tests.kit.tiers import by_tier
+
+
+def some_samples(random, directory):
+    """Lines, and what is expected of each: the bytes of a file, or an array of frames."""
+    recordings = manifests.some_recordings(random, directory, manifests.CUTTABLE)
+    other = directory / "picture.bin"
+    other.write_bytes(random.randbytes(random.choice([0, 1, 5000])))
+    lines, expected = [], []
+    for number in range(random.randint(1, 25)):
+        line = {"text": random.choice(["", "abc", "\u00e9" * random.randint(1, 9)]), "n": number}
+        line |= {"weight": random.choice([0, -1, random.random()])}
+        if random.random() < 0.2:
+            expected.append(other.read_bytes())
+            lines.append({KEY: str(other), **line})
+            continue
+        path, frames, rate = random.choice(recordings)
+        line |= {KEY: path.name, "offset": 0, "duration": -1}
+        if random.random() < 0.6:
+            line["offset"] = random.choice([frames / rate, random.randrange(frames) / rate, -2])
+        if random.random() < 0.6:
+            line["duration"] = random.choice([random.randint(0, frames) / rate, 1000])
+        first, wish = (int(max(line["offset"], 0) * rate), int(line["duration"] * rate))
+        whole, _ = soundfile.read(path, always_2d=True)
+        expected.append(whole[first : first + wish] if line["duration"] >= 0 else whole[first:])
+        lines.append(line)
+    if random.random() < 0.3:  # no segment begins later than its file
+        early = [n for n, line in enumerate(lines) if line.get("offset", 0) <= 0] or [0]
+        lines, expected = ([of[n] for n in early] for of in (lines, expected))
+    return lines, expected
+
+
+def same(content, expected):
+    if isinstance(expected, bytes):
+        return content == expected
+    found, _ = soundfile.read(io.BytesIO(content), always_2d=True)
+    return found.shape == expected.shape and (found == expected).all()
+
+
+def test_random_manifests_are_what_libsndfile_reads_in_the_order_of_dali(tmp_path):
+    restored = 0
+    for seed in seeds(by_tier(5, 300)):
+        random, directory = Random(seed), tmp_path / str(seed)
+        directory.mkdir()
+        lines, expected = some_samples(random, directory)
+        cut = random.randint(1, len(lines))
+        paths = [manifests.write(directory / "0.jsonl", lines[:cut])]
+        if lines[cut:]:
+            paths.append(manifests.write(directory / "1.jsonl", lines[cut:]))
+        order = some_order(random, len(lines), by_container=False)
+        order.pop("dont_use_mmap")
+        size, options = random.randint(1, 6), some_options(random)
+        numbers = {"files": [str(tmp_path / "none")] * len(lines), "labels": [*range(len(lines))]}
+        (tmp_path / "none").write_bytes(b"x")
+        try:
+            oracle = build(fn.readers.file, size, options, **numbers, **order, name="R")
+        except RuntimeError:
+            continue  # more shards than samples
+        count = 2 * oracle.epoch_size("R") // size + 2
+        wanted = take(oracle, count)
+        arguments = {"manifests": paths, "file_root": str(directory), "name": "R", **order}
+        arguments |= {"columns": {"text": str, "n": int, "weight": float}, "return_index": True}
+        arguments |= random.choice([{}, {"backend": "memory"}])
+        mine = build(readers.manifest, size, options, **arguments)
+        found = take(mine, half := count // 2)
+        if options["enable_checkpointing"]:
+            options |= {"checkpoint": mine.checkpoint()}
+            mine, restored = build(readers.manifest, size, options, **arguments), restored + 1
+        found += take(mine, count - half)
+        for (_, labels), (data, text, n, weight, index) in zip(wanted, found, strict=True):
+            order_of = [int.from_bytes(label, "little") for *_, label in labels]
+            assert [int.from_bytes(it, "little") for *_, it in index] == order_of
+            for slot, sample in enumerate(order_of):
+                assert same(data[slot][2], expected[sample]), (seed, lines[sample])
+                assert text[slot] == _text(lines[sample]["text"])
+                assert n[slot] == ("int64", (1,), np.int64(lines[sample]["n"]).tobytes())
+                value = np.float64(lines[sample]["weight"]).tobytes()
+                assert weight[slot] == ("float64", (1,), value)
+    assert restored or by_tier(1, 0)
+
+
+def _text(text):
+    data = text.encode()
+    return "uint8", (len(data),), data
+
+
+@pytest.fixture
+def sound(tmp_path):
+    return manifests.recording(tmp_path / "a.wav", 2000, 8000, ("WAV", "PCM_16")).path
+
+
+def pipeline_of(directory, lines, **arguments):
+    manifest = manifests.write(directory / "m.jsonl", lines)
+    arguments = {"file_root": str(directory), "name": "R", **arguments}
+    return build(readers.manifest, 1, {}, manifests=manifest, **arguments)
+
+
+def test_the_rate_is_an_output_of_wav(tmp_path, sound):
+    lines = [{KEY: "a.wav"}, {KEY: "a.wav", "duration": 0.1}]
+    pipeline = pipeline_of(tmp_path, lines, return_rate=True)
+    (data, rate), (_, other) = take(pipeline, 2)
+    assert data[0][2] == sound.read_bytes()
+    assert rate == other == [("float32", (), np.float32(8000).tobytes())]
+    path = manifests.recording(tmp_path / "b", 100, 8000, ("FLAC", "PCM_16")).path
+    with pytest.raises(RecordError, match=r"/b': .*m\.jsonl', line 1: it is no WAV with PCM"):
+        take(pipeline_of(tmp_path, [{KEY: path.name}], return_rate=True), 1)
+
+
+def test_keys_of_segments_are_of_no_meaning_if_these_are_not_wanted(tmp_path, sound):
+    line = {"image": "a.wav", "offset": "none", "duration": [5]}
+    pipeline = pipeline_of(tmp_path, [line], path="image", segments=False)
+    assert take(pipeline, 1)[0][0][0][2] == sound.read_bytes()
+
+
+@pytest.mark.parametrize("kind", [("FLAC", "PCM_16"), ("WAV", "IMA_ADPCM")])
+@pytest.mark.parametrize("span", [{"offset": 0.1}, {"duration": 0.1}])
+def test_segments_that_are_no_ranges_of_bytes_are_refused(kind, span, tmp_path):
+    manifests.recording(tmp_path / "b", 2000, 8000, kind)
+    with pytest.raises(RecordError, match=r"/b': .*m.jsonl', line 1: .*PCM.*segments=False"):
+        take(pipeline_of(tmp_path, [{KEY: "b", **span}]), 1)
+
+
+def test_a_bad_segment_may_be_replaced(tmp_path, sound):
+    (tmp_path / "b").write_bytes(b"no sound")
+    lines = [{KEY: "a.wav"}, {KEY: "b", "duration": 0.1}]
+    pipeline = pipeline_of(tmp_path, lines, on_error="replace", return_index=True)
+    with pytest.warns(UserWarning, match="it is no WAV"):
+        found = [bytes(np.asarray(pipeline.run()[0][0])) for _ in range(2)]
+    assert found == [sound.read_bytes()] * 2
+
+
+BAD = {
+    "no object": ("[1]", "it is not one JSON object"),
+    "text": ("nonsense", "it is no JSON object: Expecting value"),
+    "byte order mark": ("\ufeff{}", "it has a byte order mark: save the file"),
+    "two objects": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}{}', "it is not one JSON object"),
+    "NUL": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}\0', "it is not one JSON object"),
+    "cut short": ('{"p": "a.wav"', "it is no JSON object: Expecting"),
+    "no path": ('{"t": "", "n": 1, "x": 1}', "'p' must be text, and the line has none"),
+    "empty path": ('{"p": ""}', "'p' must not be empty"),
+    "no text": ('{"p": "a.wav", "n": 1, "x": 1}', "'t' must be text, and the line has none"),
+    "no number": ('{"p": "a.wav", "t": "", "x": 1}', "'n' must be an integer of 64 bits, and the"),
+    "a fraction": (
+        '{"p": "a.wav", "t": "", "n": 1.0, "x": 1}',
+        "'n' must be an integer .* not 1.0",
+    ),
+    "too large": (
+        '{"p": "a", "t": "", "n": 9223372036854775808, "x": 1}',
+        "'n' must be an integer",
+    ),
+    "a flag": ('{"p": "a.wav", "t": "", "n": true, "x": 1}', "'n' must be an integer .* not true"),
+    "text for a number": ('{"p": "a.wav", "t": "", "n": 1, "x": "1"}', "'x' must be a number, not"),
+    "not finite": ('{"p": "a.wav", "t": "", "n": 1, "x": 1e999}', "'x' must be a number, not Inf"),
+    "offset": (
+        '{"p": "a.wav", "t": "", "n": 1, "x": 1, "offset": "0"}',
+        "'offset' must be a number",
+    ),
+    "behind the end": (
+        '{"p": "a.wav", "t": "", "n": 1, "x": 1, "offset": 0.26}',
+        "a.wav': the segment begins at frame 2,080, and the file has 2,000 frames at 8,000 Hz",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "says"), BAD.values(), ids=[*BAD])
+def test_a_bad_line_is_refused_by_number(line, says, tmp_path, sound):
+    good = {"p": "a.wav", "t": "", "n": 1, "x": 1, "offset": 0.1}
+    columns = {"t": str, "n": int, "x": float}
+    with pytest.raises(ValueError, match=rf"m\.jsonl', line 3: .*{says}"):
+        pipeline_of(tmp_path, [good, "", line], path="p", columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"columns": ["text"]}, r"columns must be keys and their types, not \['text'\]"),
+        ({"columns": {"text": "str"}}, "columns must be keys and str, int or float, not 'text'"),
+        ({"columns": {"n": np.dtype(int)}}, "columns must be keys and str, int or float, not 'n'"),
+        ({"columns": {5: int}}, "columns must be keys and str, int or float, not 5"),
+        ({"path": 5}, "path must be the key of a path, not 5"),
+        ({"segments": "no"}, "segments must be True or False"),
+        ({"return_rate": "no"}, "return_rate must be True or False"),
+        ({"file_root": "ftp://x"}, "file_root must be a local path or a URL"),
+        ({"manifests": []}, "manifests must not be empty"),
+        ({"manifests": "s3://b/m.jsonl", "backend": "python-file"}, "cannot read 's3://b/m.jsonl'"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(given, says, tmp_path, sound):
+    manifest = manifests.write(tmp_path / "m.jsonl", [{KEY: str(sound)}])
+    with pytest.raises((ValueError, TypeError), match=says):
+        readers.manifest(**{"manifests": manifest, **given})
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("s3://bucket/a.wav", "paths in manifests: 1 of 2 names are URLs"),
+        ("ftp://x/a.wav", "paths in manifests must be a local path or a URL"),
+        ("a\0b", "paths in manifests must be names of files, not "),
+    ],
+)
+def test_a_wrong_path_in_a_manifest_is_refused(path, says, tmp_path, sound):
+    with pytest.raises(ValueError, match=says):
+        pipeline_of(tmp_path, [{KEY: str(sound)}, {KEY: path}], file_root=None)
+
+
+def test_a_state_of_other_segments_or_texts_is_refused(tmp_path, sound):
+    lines = [{KEY: "a.wav", "duration": 0.1, "text": text} for text in ("one", "two")]
+    order = {"pad_last_batch": True, "columns": {"text": str}}
+    state = readers.state(pipeline_of(tmp_path, lines, **order), "R")
+    take(pipeline_of(tmp_path, lines, resume=json.loads(json.dumps(state)), **order), 1)
+    for change in ({"duration": 0.2}, {"text": "six"}):
+        with pytest.raises(ValueError, match="resume"):
+            take(pipeline_of(tmp_path, [lines[0] | change, lines[1]], resume=state, **order), 1)

@@ -1,0 +1,338 @@
+"""dali_storage.readers.nemo_asr: what DALI skips, loses or dies of; and its place in a graph."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvidia.dali import fn, pipeline_def, types
+
+import dali_storage
+from dali_storage import ops as own
+from dali_storage import readers
+from dali_storage.contract.errors import ManifestLinesSkipped
+from tests.kit import manifests
+from tests.kit.manifests import KEY
+from tests.kit.parity import build, take
+
+
+@pytest.fixture
+def sound(tmp_path):
+    """A WAV of 2000 frames at 8 kHz."""
+    return str(manifests.recording(tmp_path / "a.wav", 2000, 8000, ("WAV", "PCM_16")).path)
+
+
+def manifest_of(sound, lines):
+    """A manifest beside the sound; `@` is its path, with quotes."""
+    texts = [it if isinstance(it, str) else json.dumps(it) for it in lines]
+    path = sound.rpartition("/")[0] + "/m.json"
+    return manifests.write(Path(path), [text.replace("@", json.dumps(sound)) for text in texts])
+
+
+def batches(operator, manifest, size=4, **arguments):
+    arguments = {"manifest_filepaths": manifest, "read_idxs": True, **arguments}
+    return take(build(operator, size, {}, **arguments), 3)
+
+
+SKIPPED = ["nonsense", "[1, 2]", '"text"', "5", "null", "[", "\ufeff{}", "{}", '{"text": "x"}']
+SKIPPED += [f'{{"{KEY}": ""}}', f'{{"{KEY}": "\\u0000x"}}', f'{{"x": {{"{KEY}": @}}}}']
+
+
+def test_lines_that_dali_skips_are_skipped_and_named(sound):
+    good = [f'{{"{KEY}": @, "text": "{number}"}}' for number in range(3)]
+    manifest = manifest_of(sound, [good[0], *SKIPPED, "", "  ", good[1], good[2]])
+    expected = batches(fn.readers.nemo_asr, manifest)
+    words = rf"{len(SKIPPED)} lines are no JSON object with .*, and skipped: 2, 3, 4, 5, 6, \.\.\."
+    with pytest.warns(ManifestLinesSkipped, match=words):
+        assert batches(readers.nemo_asr, manifest) == expected
+
+
+TAKEN = {
+    "escapes": '{"%s": @, "text": "\\u00e9\\ud83d\\ude00\\n\\"\\\\"}',
+    "text ends at a NUL": '{"%s": @, "text": "a\\u0000b"}',
+    "bytes that are no UTF-8": '{"%s": @, "text": "a\udcffb"}',
+    "such bytes, and an escape": '{"%s": @, "text": "\udcff \\u00e9 \udc80"}',
+    "such bytes, and half a pair elsewhere": '{"%s": @, "text": "a\udcff", "x": "\\ud800"}',
+    "such bytes, and a backslash": '{"%s": @, "text": "C:\\\\users \udce9"}',
+    "NaN of another key": '{"%s": @, "text": "t", "snr": NaN, "x": [-Infinity]}',
+    "nested values of other keys": '{"x": {"y": [1, {"z": 2}]}, "%s": @, "text": "t", "q": null}',
+    "a key twice": '{"%s": @, "text": "1", "duration": 0.2, "text": "2", "duration": 0.1}',
+    "what follows an object": '{"%s": @, "text": "1"}{"text": "2"}',
+    "a comma behind": '{"%s": @},',
+    "digits of another key": '{"%s": @, "text": "t", "x": DIGITS, "y": 0.DIGITS, "z": DIGITS.5}',
+    "white space before": ' \t{"%s": @}',
+    "NUL and more behind": '{"%s": @}\0{',
+    "negative": '{"%s": @, "offset": -1.5, "duration": -2}',
+    "very negative": '{"%s": @, "offset": -1e300, "duration": -1e300}',
+    "nothing": '{"%s": @, "duration": 0}',
+    "from the end": '{"%s": @, "offset": 0.25}',
+    "longer than the file": '{"%s": @, "offset": 0.2, "duration": 1e9}',
+    "integers": '{"%s": @, "offset": 0, "duration": 1}',
+    "wrong text of no use": '{"%s": @, "text": null}',
+}
+
+
+@pytest.mark.parametrize("line", TAKEN.values(), ids=[*TAKEN])
+def test_a_line_means_what_it_means_to_dali(line, sound):
+    line = (line % KEY).replace("@", json.dumps(sound)).replace("DIGITS", "1" * 5000)
+    lines = [line, json.dumps({KEY: sound})]
+    path = Path(sound).with_suffix(".json")
+    path.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
+    given = {"read_text": "null" not in line or "q" in line}
+    expected = batches(fn.readers.nemo_asr, str(path), **given)
+    assert batches(readers.nemo_asr, str(path), **given) == expected
+
+
+REFUSED = {
+    "path: a number": ('{"%s": 5}', "must be text, not 5"),
+    "path: null": ('{"%s": null}', "must be text, not null"),
+    "path: a list": ('{"%s": [@]}', "must be text, not "),
+    "path: without an end": ('{"%s": "a.wav', "it is no JSON object: Unterminated string"),
+    "path: a tab": ('{"%s": "a\tb"}', "it is no JSON object: Invalid control character"),
+    "text: null": ('{"%s": @, "text": null}', "'text' must be text, not null"),
+    "text: a number": ('{"%s": @, "text": 5}', "'text' must be text, not 5"),
+    "text: true": ('{"%s": @, "text": true}', "'text' must be text, not true"),
+    "text: a list": ('{"%s": @, "text": ["a"]}', "'text' must be text, not"),
+    "text: a tab": ('{"%s": @, "text": "a\tb"}', "Invalid control character"),
+    "text: half a pair": ('{"%s": @, "text": "\\ud800b"}', "'text' has half of a surrogate pair"),
+    "text: the other half": ('{"%s": @, "text": "\\udc80"}', "'text' has half of a surrogate pair"),
+    "duration: text": ('{"%s": @, "duration": "0.5"}', "'duration' must be a number, not"),
+    "duration: null": ('{"%s": @, "duration": null}', "'duration' must be a number, not null"),
+    "duration: true": ('{"%s": @, "duration": true}', "'duration' must be a number, not true"),
+    "duration: NaN": ('{"%s": @, "duration": NaN}', "'duration' must be a number, not NaN"),
+    "duration: too large": ('{"%s": @, "duration": 1e400}', "'duration' must be a number, not Inf"),
+    "duration: digits": ('{"%s": @, "duration": ' + "9" * 400 + "}", "too large"),
+    "duration: more digits": ('{"%s": @, "duration": ' + "9" * 5000 + "}", "a number, not Inf"),
+    "offset: text": ('{"%s": @, "offset": "x"}', "'offset' must be a number, not"),
+    "offset: behind the end": ('{"%s": @, "offset": 2}', "begins at frame 16,000, and .* 2,000"),
+    "offset: one frame behind": ('{"%s": @, "offset": 0.250125}', "begins at frame 2,001, and"),
+    "offset: at infinity": ('{"%s": @, "offset": 1e308}', "and the file has 2,000"),
+    "offset: far behind": ('{"%s": @, "offset": 1e300, "duration": 1}', "and the file has 2,000"),
+    "a comma at the end": ('{"%s": @,}', "it is no JSON object: "),
+    "without an end": ('{"%s": @', "it is no JSON object: Expecting"),
+    "quotes": ("{'%s': @}", "it is no JSON object: Expecting property name"),
+    "several lines": ('{\n"%s": @\n}', "it is no JSON object: "),
+    "another value": ('{"x": [1,,2], "%s": @}', "it is no JSON object: Expecting value"),
+    "very deep": ('{"x": ' + "[" * 100_000 + '1, "%s": @}', "recursion|no JSON object"),
+}
+
+
+@pytest.mark.parametrize(("line", "says"), REFUSED.values(), ids=[*REFUSED])
+def test_what_dali_dies_of_or_loses_is_refused_by_line(line, says, sound):
+    for number, lines in enumerate([[line % KEY], [{KEY: sound}, line % KEY]], 1):
+        manifest = manifest_of(sound, lines)
+        with pytest.raises(ValueError, match=rf"m\.json', line {number}: .*({says})"):
+            batches(readers.nemo_asr, manifest)
+
+
+@pytest.mark.parametrize("lines", [[], ["", "\n"], [f'{{"{KEY}": @, "duration": 0.1}}']])
+def test_no_sample_is_refused(lines, sound):
+    manifest = manifest_of(sound, lines)
+    with pytest.raises(ValueError, match=r"no line of '.*m\.json' has a sample, of a duration"):
+        readers.nemo_asr(manifest_filepaths=manifest, min_duration=0.2)
+
+
+def test_a_manifest_without_a_path_is_refused_without_words_about_durations(sound):
+    with (
+        pytest.warns(ManifestLinesSkipped, match=r"1 line is no JSON object .*, and skipped: 1$"),
+        pytest.raises(ValueError, match=r"has a sample$"),
+    ):
+        readers.nemo_asr(manifest_filepaths=manifest_of(sound, ["x"]))
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.3, 0.7, 0.9, 0.05])
+def test_limits_have_the_precision_of_dali(limit, sound):
+    manifest = manifest_of(sound, [{KEY: sound, "duration": it} for it in (limit, limit, 0.2)])
+    for given in ({"max_duration": max(limit, 0.2)}, {"min_duration": min(limit, 0.2)}):
+        expected = batches(fn.readers.nemo_asr, manifest, **given)
+        assert batches(readers.nemo_asr, manifest, **given) == expected
+
+
+def test_a_manifest_may_be_a_pipe(sound):
+    lines = [json.dumps({KEY: sound, "text": str(number)}) + "\n" for number in range(99)]
+    end, start = os.pipe()
+    with os.fdopen(end), os.fdopen(start, "w") as file:
+        file.write("".join(lines))
+        file.close()
+        texts = [it[2][0][2] for it in batches(readers.nemo_asr, f"/dev/fd/{end}", size=1)]
+    assert texts == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"dtype": types.UINT8}, "dtype must be FLOAT, INT16 or INT32"),
+        ({"dtype": "float"}, "dtype must be FLOAT"),
+        ({"quality": 100.5}, "quality must be from 0 to 100, not 100.5"),
+        ({"sample_rate": "x"}, "sample_rate must be a number, not 'x'"),
+        ({"sample_rate": float("inf")}, "sample_rate must be a finite float32, not inf"),
+        ({"max_duration": 1e39}, r"max_duration must be a finite float32, not 1e\+39"),
+        ({"min_duration": "x"}, "min_duration must be a number"),
+        ({"read_text": "no"}, "read_text must be True or False"),
+        ({"quality": float("nan")}, "quality must be a finite float32, not nan"),
+        ({"downmix": "no"}, "downmix must be True or False"),
+        ({"manifest_filepaths": []}, "manifest_filepaths must not be empty"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': sound is decoded on the CPU"),
+    ],
+)
+def test_a_wrong_argument_is_refused(given, says, sound):
+    arguments = {"manifest_filepaths": manifest_of(sound, [{KEY: sound}]), **given}
+    with pytest.raises((ValueError, TypeError), match=says):
+        readers.nemo_asr(**arguments)
+
+
+def test_a_missing_manifest_or_file_is_named(sound, tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"):
+        readers.nemo_asr(manifest_filepaths=str(tmp_path / "none.json"))
+    manifest = manifest_of(sound, [{KEY: sound}, {KEY: "/none.wav"}])
+    pipeline = build(readers.nemo_asr, 1, {}, manifest_filepaths=manifest)
+    with pytest.raises(FileNotFoundError, match=r"/none\.wav"):
+        take(pipeline, 3)
+    manifest = manifest_of(sound, [{KEY: sound, "offset": 0.1}, {KEY: "/none.wav"}])
+    with pytest.raises(FileNotFoundError, match=r"/none\.wav"):
+        readers.nemo_asr(manifest_filepaths=manifest)
+
+
+CODED = [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("WAV", "PCM_16")]
+
+
+@pytest.mark.parametrize("kind", CODED, ids=str)
+def test_a_segment_behind_the_end_is_refused_where_the_file_is_read(kind, sound, tmp_path):
+    path, *_ = manifests.recording(tmp_path / "b", 50_000, 8000, kind, 2)
+    manifest = manifest_of(sound, [{KEY: str(path), "offset": 10, "duration": 1}, {KEY: sound}])
+    wrong = rf"m\.json', line 1: '{path}': .*frame 80,000, and .* 50,000 frames"
+    says = wrong if kind[0] == "WAV" else r"fn\.slice"
+    for given in ({}, {"sample_rate": 16000}):
+        with pytest.raises((ValueError, RuntimeError), match=says):
+            batches(readers.nemo_asr, manifest, **given)
+    manifest = manifest_of(sound, [{KEY: str(path), "offset": 6.25, "duration": 1}])
+    expected = batches(fn.readers.nemo_asr, manifest)
+    assert expected[0][0][0][1] == (0,)
+    assert batches(readers.nemo_asr, manifest) == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"RIFF", b"ID3 and more", b"RIFF\0\0\0\0WAVEdata"])
+def test_a_file_that_is_no_sound_is_refused_by_the_decoder(content, sound, tmp_path):
+    (tmp_path / "b").write_bytes(content)
+    manifest = manifest_of(sound, [{KEY: str(tmp_path / "b")}])
+    for given in ({}, {"sample_rate": 16000}):
+        with pytest.raises(RuntimeError, match=r"decoders\.audio"):
+            batches(readers.nemo_asr, manifest, **given)
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC"])
+def test_sound_behind_a_tag_is_read(form, sound, tmp_path):
+    path, *_ = manifests.recording(tmp_path / "b", 5000, 8000, (form, "PCM_16"), 2)
+    path.write_bytes(b"ID3\3\0\0\0\0\0\x14" + bytes(20) + path.read_bytes())
+    segments = [{"offset": 0.1, "duration": 0.2}, {"duration": 0.2}, {}]
+    lines = [{KEY: str(path), **segment} for segment in segments]
+    manifest = manifest_of(sound, lines)
+    for given in ({}, {"sample_rate": 16000, "dtype": types.INT16}):
+        expected = batches(fn.readers.nemo_asr, manifest, **given)
+        assert batches(readers.nemo_asr, manifest, **given) == expected
+
+
+def in_place(path, content):
+    path.write_bytes(content)
+
+
+def by_another(path, content):
+    path.with_name("new").write_bytes(content)
+    path.with_name("new").replace(path)
+
+
+@pytest.mark.parametrize("change", [in_place, by_another])
+@pytest.mark.parametrize("more", [-1000, 0, 1000])
+def test_a_file_that_changes_after_its_header_was_read_is_refused(more, change, sound):
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def pipeline():
+        manifest = manifest_of(sound, [{KEY: sound, "offset": 0.1}])
+        return readers.nemo_asr(manifest_filepaths=manifest)
+
+    built = pipeline()
+    built.build()
+    other = manifests.recording(Path(sound + "2"), 2000 + more, 8000, ("WAV", "PCM_16")).path
+    change(Path(sound), other.read_bytes())
+    with pytest.raises(dali_storage.ContainerChangedError, match=re.escape(sound)):
+        take(built, 4)
+
+
+def test_only_the_bytes_of_a_segment_are_read(sound, tmp_path):
+    path, *_ = manifests.recording(tmp_path / "long.wav", 10**6, 8000, ("WAV", "PCM_16"))
+    manifest = manifest_of(sound, [{KEY: str(path), "offset": n, "duration": 1} for n in (9, 70)])
+    pipeline = build(readers.nemo_asr, 2, {}, manifest_filepaths=manifest, name="R")
+    ranges = readers.catalog(pipeline, "R").ranges
+    assert ranges.sizes.tolist() == [16000] * 2
+    assert [at - 2 * 8000 * n for at, n in zip(ranges.starts.tolist(), (9, 70), strict=True)] == [
+        44,
+        44,
+    ]
+
+
+def test_values_mean_what_they_mean_to_dali(sound):
+    manifest = manifest_of(sound, [{KEY: sound, "duration": 0.1, "text": "a"}, {KEY: sound}])
+    for given in (
+        dict.fromkeys(["dtype", "downmix", "quality", "read_text", "sample_rate", "min_duration"]),
+        {"sample_rate": "16000", "quality": True, "max_duration": "2e-1", "read_text": 0},
+    ):
+        expected = batches(fn.readers.nemo_asr, manifest, **given)
+        assert batches(readers.nemo_asr, manifest, **given) == expected
+
+
+# --- its place in a graph ------------------------------------------------------------------------
+
+
+@pytest.mark.long  # to patch is to import DALI's dynamic mode
+def test_names_classes_and_patches_are_those_of_dali(sound):
+    manifest = manifest_of(sound, [{KEY: sound, "text": "a"}, {KEY: sound, "offset": 0.1}])
+
+    def described(make):
+        @pipeline_def(batch_size=2, num_threads=1, device_id=None)
+        def pipeline():
+            first, second = make(), make(name="N", read_text=False, sample_rate=16000)
+            return *first, *second
+
+        built = pipeline()
+        built.build()
+        return built.reader_meta(), take(built, 2)
+
+    expected = described(lambda **it: fn.readers.nemo_asr(manifest_filepaths=manifest, **it))
+    assert {*expected[0]} == {"__NemoAsr_0", "N"}
+    assert described(lambda **it: readers.nemo_asr(manifest_filepaths=manifest, **it)) == expected
+    ours = own.readers.NemoAsr
+    assert described(lambda **it: ours(manifest_filepaths=manifest)(**it)) == expected
+    real = fn.readers.nemo_asr
+    with dali_storage.patch():
+        assert fn.readers.nemo_asr is not real
+        patched = described(lambda **it: fn.readers.nemo_asr(manifest_filepaths=manifest, **it))
+    assert patched == expected
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_it_works_where_conditionals_are_enabled_and_before_any_batch(dynamic, sound, tmp_path):
+    flac, *_ = manifests.recording(tmp_path / "b.flac", 2000, 16000, ("FLAC", "PCM_16"))
+    lines = [{KEY: str(path), "duration": 0.1} for path in (sound, flac)]
+    arguments = {"manifest_filepaths": manifest_of(sound, lines), "sample_rate": 16000}
+
+    @pipeline_def(
+        batch_size=3, num_threads=1, device_id=None, enable_conditionals=True, exec_dynamic=dynamic
+    )
+    def pipeline(operator, lazy):
+        audio, rate, _ = operator(**arguments, lazy_init=lazy)
+        if rate == 8000.0:
+            audio = audio * np.float32(2)
+        return audio, rate
+
+    expected = take(pipeline(fn.readers.nemo_asr, False), 3)
+    for lazy in (False, True):
+        assert take(pipeline(readers.nemo_asr, lazy), 3) == expected
+
+
+def test_a_single_output_is_no_tuple(sound):
+    manifest = manifest_of(sound, [{KEY: sound}])
+    only = {"read_text": False, "read_sample_rate": False, "manifest_filepaths": manifest}
+    assert len(take(build(lambda: readers.nemo_asr(**only), 1, {}), 1)[0]) == 1
+    with_index = take(build(lambda: readers.nemo_asr(**only, return_index=True), 1, {}), 1)[0]
+    assert with_index[1] == [("int64", (1,), bytes(8))]
