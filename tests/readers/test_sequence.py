@@ -13,6 +13,7 @@ from dali_storage import readers
 from dali_storage.loaders import Loader
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import Case, ParityTests, build, contents, some_order, take
+from tests.kit.versions import has
 
 NAMES = "%d", "%05d", "f%d", ".x%d"
 MODES = dict.fromkeys((".jpg", ".JPG", ".jpeg", ".ppm"), ("RGB", "L"))
@@ -21,6 +22,7 @@ MODES |= dict.fromkeys((".bmp", ".tif", ".TIFF"), ("RGB", "L", "P", "RGBA"))
 MODES[".png"] = "RGB", "L", "LA", "P", "RGBA"
 """Of Pillow, with 8 bits. DALI's decoder reads "LA" in TIFF differently each time."""
 
+ITS_DECODER = pytest.mark.dali("2.2", "its reader of sequences decodes in another way")
 pytestmark = pytest.mark.usefixtures("no_deprecations")
 WITH_DALIS = pytest.mark.skipif(
     not hasattr(fn.readers, "sequence"), reason="this DALI has dropped its own"
@@ -137,6 +139,7 @@ def test_the_name_of_the_root_is_no_pattern(tmp_path):
 
 
 @WITH_DALIS
+@ITS_DECODER
 def test_images_may_have_types_that_dali_refuses(root):
     arguments = {"file_root": str(root), "sequence_length": 1, "image_type": types.YCbCr}
     with pytest.raises(RuntimeError, match="not supported"):
@@ -192,7 +195,10 @@ def test_a_bad_frame_is_refused_by_the_running_pipeline(root, bad, refused):
     else:
         frame.write_bytes(frame.read_bytes()[: 40 if bad == "cut short" else 0])
     arguments = {"file_root": str(root), "sequence_length": 2}
-    for operator, words in ((fn.readers.sequence, None), (readers.sequence, refused)):
+    operators = [(readers.sequence, refused)]
+    if has("2.2") or bad != "of another size":  # older ones write beyond their memory
+        operators.append((fn.readers.sequence, None))
+    for operator, words in operators:
         pipeline = build(operator, 3, {}, **arguments)
         with pytest.raises(RuntimeError, match=words):
             pipeline.run()
@@ -225,6 +231,7 @@ def test_a_link_to_itself_is_no_stream_and_does_no_harm(root, place):
 
 
 @WITH_DALIS
+@ITS_DECODER
 def test_frames_of_16_bits_differ_by_one_from_those_of_dali(tmp_path):
     """DALI's reader rounds to 8 bits in another way than its decoder, which ours are from."""
     values = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
@@ -242,6 +249,7 @@ def test_frames_of_16_bits_differ_by_one_from_those_of_dali(tmp_path):
     assert abs(ours - real).max() == 1
 
 
+@pytest.mark.dali("2.2", "its decoder ignores EXIF on the CPU")
 def test_frames_are_rotated_as_exif_says(tmp_path):
     """Only by ours: DALI's reader crashes on such frames unless they are squares."""
     image, exif = Image.linear_gradient("L").resize((36, 24)), Image.Exif()
