@@ -35,7 +35,7 @@ def lines(rows, header='"a": {"b": 1},'):
     return f'{{\n{header}\n"files": [{body}\n]\n}}\n'
 
 
-@pytest.mark.parametrize("group", [1, 7, 1 << 14])
+@pytest.mark.parametrize("group", [1, pytest.param(7, marks=pytest.mark.long), 1 << 14])
 @given(rows=ROWS)
 @example(rows=[])
 @example(rows=[["],\n["], [[], []], [[[1], [2]]]])

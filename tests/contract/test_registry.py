@@ -82,10 +82,12 @@ def plugin(tmp_path_factory):
     return partial(python, environment=os.environ | {"PYTHONPATH": path})
 
 
+@pytest.mark.long  # pip takes seconds
 def test_a_backend_of_another_distribution_reads(plugin):
     assert plugin("-c", RUN) == f"{(bytes([1, 1, 1]), 0)}\n"
 
 
+@pytest.mark.long
 def test_a_wrong_plugin_does_not_hide_the_others(plugin):
     doctor = json.loads(plugin("-m", "dali_storage", "--json"))
     known = {backend["name"]: backend for backend in doctor["backends"]}

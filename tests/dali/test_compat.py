@@ -149,6 +149,7 @@ def test_a_newer_dali_with_the_same_order_is_named_in_one_warning(program):
 
 
 @pytest.mark.dali("2.2", "which it takes for another one")
+@pytest.mark.long
 def test_a_newer_dali_with_another_order_is_refused_unless_the_user_allows_it(program):
     code = NEWER.replace("{change}", "({'seed': 4} if 'random_shuffle' in given else {})")
     printed = program(code)
@@ -184,6 +185,7 @@ def test_a_newer_dali_with_another_order_is_refused_unless_the_user_allows_it(pr
     ],
     ids=["pipelines", "saving", "restoring"],
 )
+@pytest.mark.long
 def test_a_pipeline_that_goes_other_ways_is_refused(program, change, use, message):
     context = """
 def context(pipeline):
@@ -197,6 +199,7 @@ def context(pipeline):
 
 
 @pytest.mark.dali("2.2", "which it takes for another one")
+@pytest.mark.long
 def test_a_checkpoint_of_dali_1_53_is_refused_by_name(program):
     code = """
     save = Executor.GetSerializedCheckpoint
@@ -211,6 +214,7 @@ def test_a_checkpoint_of_dali_1_53_is_refused_by_name(program):
 
 
 @pytest.mark.dali("2.2", "which it takes for another one")
+@pytest.mark.long
 def test_a_checkpoint_of_another_engine_is_refused_by_name(program):
     code = """
     from dali_storage import readers

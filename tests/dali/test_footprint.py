@@ -15,6 +15,7 @@ def page_faults():
 
 
 @pytest.mark.dali("2.0", "its lists of tensors are copies")
+@pytest.mark.long
 @alone
 def test_a_running_pipeline_takes_no_memory_and_causes_no_page_faults(tree):
     """Neither with samples of several sizes nor of one size, which are one array."""

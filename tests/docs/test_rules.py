@@ -45,7 +45,7 @@ def expects_it(node):
 
 def runs_alone(node):
     decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-    return "alone" in map(ast.unparse, decorators)
+    return any(isinstance(each, ast.Name) and each.id == "alone" for each in decorators)
 
 
 def compared_clocks(tree):
@@ -65,10 +65,10 @@ def numbers_of_the_process(tree):
     allowed = within(tree, runs_alone)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and id(node) not in allowed:
-            function, *arguments = (ast.unparse(each) for each in (node.func, *node.args))
-            counts = function in {"threading.enumerate", "threading.active_count"}
-            looks = function.split(".")[-1] in {"listdir", "scandir", "Path"}
-            if counts or (looks and arguments and arguments[0].startswith("'/proc/self/")):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            counts = name in {"enumerate", "active_count"} and "threading" in ast.unparse(node.func)
+            looks = name in {"listdir", "scandir", "Path"} and node.args
+            if counts or (looks and ast.unparse(node.args[0]).startswith("'/proc/self/")):
                 yield node.lineno
 
 

@@ -305,7 +305,7 @@ class ParityTests:
     lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
     cases = 15, 100  # in `make test` and in `make test-all`
-    rounds = 5, 20  # of iterators
+    rounds = 2, 20  # of iterators
 
     def some_case(self, random: Random, directory: Path) -> Case:
         """Data in the directory, which is new, and arguments."""

@@ -155,6 +155,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_or_epochs():
     """In a process of its own, in which nobody else takes memory."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, check=True)

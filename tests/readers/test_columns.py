@@ -288,6 +288,7 @@ def test_a_state_resumes_on_other_ranks(root):
 
 
 def test_a_loader_gives_images_with_their_masks(tmp_path):
+    pytest.importorskip("torch", reason="no torch: pip install torch")
     for number in range(6):
         for name in ("images", "masks"):
             (tmp_path / name).mkdir(exist_ok=True)

@@ -118,6 +118,8 @@ def test_a_device_is_that_of_the_decoders(root, monkeypatch):
 
 
 def test_a_loader_takes_sequences_of_one_size(root):
+    pytest.importorskip("torch", reason="no torch: pip install torch")
+
     def make(checkpoint, **shard):
         options = {"file_root": str(root), "sequence_length": 2, "step": 2, "name": "Reader"}
         return pipeline_of(

@@ -129,6 +129,7 @@ def test_without_process_madvise_each_span_is_populated_by_itself(packed, monkey
     assert called == sorted(called)  # every span is asked for before one is waited for
 
 
+@pytest.mark.long
 def test_many_spans_are_populated_by_one_batch(tmp_path, monkeypatch):
     """More than process_madvise takes, of more containers than may be open."""
     monkeypatch.setattr(containers, "_MOST_OPEN", 2)
@@ -234,8 +235,12 @@ def change(path, way):
     [
         ("truncate", -signal.SIGBUS, ["ContainerChangedError True"] * 2),
         ("rewrite", 0, ["ContainerChangedError True"] * 2 + ["other"]),
-        ("replace", 0, ["ContainerChangedError True"] * 2 + ["same"]),
-        ("unlink", 0, ["FileNotFoundError True"] * 2 + ["same"]),
+        pytest.param(
+            "replace", 0, ["ContainerChangedError True"] * 2 + ["same"], marks=pytest.mark.long
+        ),
+        pytest.param(
+            "unlink", 0, ["FileNotFoundError True"] * 2 + ["same"], marks=pytest.mark.long
+        ),
         ("write to the view", -signal.SIGSEGV, ["same"]),
     ],
 )

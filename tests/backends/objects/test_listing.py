@@ -127,7 +127,9 @@ def held(server, count, ask, **options):
         return asked.result()
 
 
-@pytest.mark.parametrize(("classes", "files"), [(100, 20), (20, 100), (1, 2000)])
+@pytest.mark.parametrize(
+    ("classes", "files"), [(100, 20), pytest.param(20, 100, marks=pytest.mark.long), (1, 2000)]
+)
 def test_2000_objects_are_listed_in_few_requests_at_once(server, monkeypatch, classes, files):
     """In pages of 20, of which a single chain of requests would need 100."""
     monkeypatch.setattr(listing_module, "_PAGE", 20)

@@ -165,7 +165,7 @@ def test_a_long_object_is_asked_for_in_parts_at_once(server):
 
 
 @both_transports
-@pytest.mark.parametrize("requests", [1, 64])
+@pytest.mark.parametrize("requests", [pytest.param(1, marks=pytest.mark.long), 64])
 def test_the_parts_of_an_object_that_is_replaced_meanwhile_are_never_mixed(server, requests):
     catalog = put_all(server, [bytes(9 << 20)])
     with ObjectStoreReader(catalog, lanes=1, requests=requests) as reader:
@@ -312,6 +312,7 @@ print(len(build(readers.file, files=sys.argv[1:]).run()[0]))
 """
 
 
+@pytest.mark.long
 def test_a_program_that_ends_while_requests_are_under_way_exits_with_0(server, catalog):
     server.set(latency=0.01)
     command = [sys.executable, "-c", PROGRAM, *(url(number) for number in range(len(CONTENTS)))]
