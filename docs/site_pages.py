@@ -26,9 +26,11 @@ API = {
     "dali_storage.dynamic.readers": "The readers of DALI's dynamic mode.",
     "dali_storage.torch_sampler": "The order of mixtures for torch's `DataLoader`.",
     "dali_storage.ranks": "The rank of this process, and a comparison of all ranks.",
+    "dali_storage.prometheus": "Metrics for Prometheus.",
     "dali_storage.testing": "The tests that a backend must pass.",
     "bmap_tools": "Extent maps.",
 }
+API = {it: about for it, about in API.items() if any(ROOT.glob(f"{it.replace('.', '/')}*"))}
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
@@ -79,7 +81,10 @@ def reference(module: str) -> str:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     names = [it for it in names if f"{module}.{it}" not in API]  # these have a page of their own
-    shown = [f"::: {module}.{name}\n" for name in sorted(names, key=lambda it: (it.isupper(), it))]
+    # A function with the name of its module, as readers.lmdb.lmdb, would be taken for the module.
+    paths = {it: f"{it}.{it}" if (path.parent / f"{it}.py").exists() else it for it in names}
+    names.sort(key=lambda it: (it.isupper(), it))
+    shown = [f"::: {module}.{paths[name]}\n" for name in names]
     return "\n".join([f"# {module}\n", f"{API[module]}\n", *shown])
 
 
