@@ -12,6 +12,7 @@ PADDLE_VENV := .venv-paddle
 RAY_VENV := .venv-ray
 OTHER_DALIS := 1.53.0 2.0.0 2.2.0 2.3.0
 PYTHON_VENV := .venv-dali-newest-python
+DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
@@ -19,7 +20,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint clean
+.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint docs figures clean
 
 install: $(VENV)/installed
 
@@ -29,9 +30,10 @@ $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tenso
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
 $(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow pycocotools rich setuptools soundfile==0.13.1 wheel
 $(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
+$(DOCS_VENV)/installed: PACKAGES = -e '.[docs]'
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools
 
-$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed: pyproject.toml
+$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed $(DOCS_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
@@ -128,5 +130,13 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The site, in site/. Every link must lead somewhere; the packages need a network, the build none.
+docs: $(DOCS_VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+
+# Measures, and writes the tables of docs/benchmarks.md. ONLY=files-hot: one of them; OPTIONS are of benchmark.py.
+figures: install
+	$(BIN)/python -m benchmarks.figures $(ONLY) --options="$(OPTIONS)"
+
 clean:
-	rm -rf $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf site $(DOCS_VENV) $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

@@ -72,11 +72,10 @@ class PythonFileReader(Reader):
                 from the disk.
             lanes: batches read at once while they block on the disk.
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
-                one file after the other in each lane; it is slower, above all with `direct`, and
-                gains from more `lanes`. None: "aio" where it works, otherwise "preadv" with a
-                RuntimeWarning. "mmap" maps containers, and copies nothing that only decoders take;
-                but one that is cut short kills the process, as with DALI's readers. Where that is
-                no use or not safe, they are read, with a `NotMapped` warning.
+                one file after the other in each lane: slower, above all with `direct`. None: "aio"
+                where it works, otherwise "preadv" with a RuntimeWarning. "mmap" maps containers;
+                one that is cut short then kills the process (docs/containers.md). Where mapping is
+                unsafe or useless, they are read, with a `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole
                 files: processors minus `num_threads`, at least 1; ranges: all processors.
 

@@ -131,8 +131,7 @@ def _table(results: Results, titles: Mapping[str, str]) -> Table:
     keys = {key for row in figures.values() for key in row} or {"img_per_s"}
     columns = {title: key for title, key in titles.items() if key in keys}
     cells = {
-        name: [_cell(key, row.get(key)) for key in columns.values()]
-        for name, row in figures.items()
+        name: [cell(key, row.get(key)) for key in columns.values()] for name, row in figures.items()
     }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     table.add_column("leg", no_wrap=True)
@@ -145,7 +144,8 @@ def _table(results: Results, titles: Mapping[str, str]) -> Table:
     return table
 
 
-def _cell(key: str, figure: float | None) -> str:
+def cell(key: str, figure: float | None) -> str:
+    """A figure as it is printed; "-" if there is none."""
     if figure is None:
         return "-"
     if key.endswith("_share"):

@@ -43,11 +43,10 @@ def caffe(
         * labels: int32, shape (1,).
 
     Raises:
-        All that `readers.lmdb` raises. While it runs, the pipeline raises in addition:
-
-        * RecordError: a value is no Datum, lacks what is wanted, its bytes do not fill height,
-          width and channels, or some images are encoded and some not. `filename` is the path of the
-          file; the message names the record.
+        RecordError: while the pipeline runs: a value is no Datum, lacks what is wanted, its bytes
+            do not fill height, width and channels, or some images are encoded and some not.
+            `filename` is the path of the file; the message names the record. All that
+            `readers.lmdb` raises may be raised as well.
     """
     arguments = complete(caffe, given, locals())
     nodes = add_reader(opening=prepare_caffe(arguments), **in_graph(arguments))

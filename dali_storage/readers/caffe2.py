@@ -55,11 +55,10 @@ def caffe2(
         * bounding boxes: int32, shape (4,).
 
     Raises:
-        All that `readers.lmdb` raises. While it runs, the pipeline raises in addition:
-
-        * RecordError: a value is no TensorProtos, has more or fewer tensors than outputs, or one of
-          them is of another type or size. `filename` is the path of the file; the message names the
-          record.
+        RecordError: while the pipeline runs: a value is no TensorProtos, has more or fewer tensors
+            than outputs, or one of them is of another type or size. `filename` is the path of the
+            file; the message names the record. All that `readers.lmdb` raises may be raised as
+            well.
     """
     arguments = complete(caffe2, given, locals())
     nodes = add_reader(opening=prepare_caffe2(arguments), **in_graph(arguments))

@@ -241,3 +241,34 @@ def test_an_unused_output_causes_no_warning(root):
     assert [str(warning.message) for warning in caught] == []
     (batch,) = pipeline.run()
     assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
+
+
+# --- what differs on purpose ----------------------------------------------------------------------
+
+
+def of_either(module, **arguments):
+    """The outputs of either reader; DALI cannot map the empty files."""
+    more = {"dont_use_mmap": True} if module is fn.readers else {}
+    return module.file(**arguments, **more)
+
+
+def test_operators_without_a_seed_get_other_seeds_than_behind_dalis_reader(root):
+    def drawn(module, **seed):
+        def define():
+            return [of_either(module, file_root=root)[1], fn.random.uniform(**seed)]
+
+        return pipeline_of(define, seed=7).run()[1].as_array().tolist()
+
+    assert drawn(readers) != drawn(fn.readers)
+    assert drawn(readers, seed=3) == drawn(fn.readers, seed=3)
+
+
+def test_source_info_is_empty(root):
+    def info(module):
+        def define():
+            return [fn.get_property(of_either(module, file_root=root)[0], key="source_info")]
+
+        return [bytes(np.asarray(it)) for it in pipeline_of(define).run()[0]]
+
+    assert info(readers) == [b""] * 4
+    assert all(info(fn.readers))

@@ -1,4 +1,4 @@
-"""The imports of all the code, compared with the picture in docs/design.md; the public names."""
+"""The imports of all the code, compared with the listing in imports.txt; the public names."""
 
 from __future__ import annotations
 
@@ -107,7 +107,17 @@ def test_an_import_that_is_not_at_the_top_is_found(where):
 
 @dataclass
 class Picture:
-    """What docs/design.md shows. A room is a set of modules.
+    """What imports.txt says. A room is a set of modules.
+
+    A line says what a module or a folder may import:
+
+    * `order/` is a folder without the folders in it; `tests/**` is a folder with all of them.
+    * A name without a slash is one module: `block`, below `backends:`, is `backends/block.py`. On
+      the right, `dali_storage` is `dali_storage/__init__.py`.
+    * A name belongs to its section: `files/`, below `backends:`, is `backends/files/`. If that does
+      not exist, the name belongs to `dali_storage`, or else stands for itself, as `obstore` does.
+    * The standard library and numpy may be imported everywhere, and modules of one folder may
+      import each other.
 
     Attributes:
         rooms: the modules of each room.
@@ -120,10 +130,9 @@ class Picture:
 
 @cache
 def picture():
-    text = (ROOT / "docs/design.md").read_text()
-    (block,) = re.findall(r"<!-- imports -->\n```\n(.*?)```\n<!-- end of imports -->", text, re.S)
+    text = (ROOT / "tests/docs/imports.txt").read_text()
     drawn, section = Picture(), ""
-    for line in re.sub(r",\n +", ", ", block).splitlines():
+    for line in re.sub(r",\n +", ", ", text).splitlines():
         if match := re.fullmatch(r"(\w+):", line):
             section = match[1]
         elif match := re.fullmatch(r"( *)(\S+) +->(.*)", line):
@@ -135,7 +144,7 @@ def picture():
                 for target in filter(None, match[3].strip().split(", "))
             }
         else:
-            assert not line.strip(), f"docs/design.md, imports: cannot read {line!r}"
+            assert not line.strip(), f"tests/docs/imports.txt: cannot read {line!r}"
     return drawn
 
 

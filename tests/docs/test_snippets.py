@@ -88,14 +88,14 @@ def test_the_tests_of_the_contributing_page_are_collected():
 
 def test_the_snippets_of_older_code_are_read_by_dali_storage(data):
     made = ["pipe = Training()\n", ""]
-    for code, pipeline in zip(snippets("docs/differences.md", "python"), made, strict=True):
+    for code, pipeline in zip(snippets("docs/older-code.md", "python"), made, strict=True):
         code = here(code, {"/data/train": str(data)} | SMALL)
         read = "import dali_storage\npipe.run()\n"
         read += 'print(dali_storage.statistics(pipe, "Reader").batches > 0)'
         assert run(f"{code}{pipeline}{read}") == "True\n"
 
 
-def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch):
+def test_the_records_of_the_page_of_readers_of_containers_are_read(data, tmp_path, monkeypatch):
     images = [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
     monkeypatch.chdir(tmp_path)
     for name, part in (("a.bin", images[:10]), ("b.bin", images[10:])):
@@ -106,7 +106,7 @@ def test_the_records_of_the_containers_page_are_read(data, tmp_path, monkeypatch
     np.save("file_ids.npy", np.arange(20) // 10)
     np.save("labels.npy", np.arange(20) + 100)
     names = {}
-    exec(snippets("docs/containers.md", "python")[2], names)
+    exec(snippets("docs/container-readers.md", "python")[0], names)
     decoded, labels = names["images"](batch_size=20).run()
     for number, label in enumerate(labels.as_array().ravel().tolist()):
         expected = Image.open(io.BytesIO(images[label - 100]))
@@ -214,7 +214,7 @@ def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
 
 
 def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
-    pack, train, _ = snippets("docs/containers.md", "python")
+    pack, train = snippets("docs/containers.md", "python")
     shards = {"/data/shards": str(tmp_path / "shards")}
     run(here(pack, shards | {"/data/train": str(data)}))
     assert make_indexes([str(tar) for tar in (tmp_path / "shards").iterdir()]) == 0
@@ -269,9 +269,16 @@ def test_the_pipeline_of_the_readme_delivers_every_sample(data):
     assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
 
 
-def test_the_diff_of_the_readme_reads_every_sample(data):
+def test_the_program_of_the_first_page_delivers_every_sample(data):
+    (code,) = snippets("docs/start.md", "python")
+    code = here(code, SMALL | {"/data/train": str(data)})
+    assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_diff_of_a_page_reads_every_sample(page, data):
     """Its new side, in a pipeline."""
-    (diff,) = snippets("README.md", "diff")
+    (diff,) = snippets(page, "diff")
     new = [line[1:] for line in diff.splitlines() if line[0] != "-"]
     code = textwrap.indent(here("\n".join(new), {"/data/train": str(data)}), "    ")
     made = f"""
@@ -288,7 +295,7 @@ print(sorted(labels.as_array().ravel().tolist()), sum(jpegs.shape()[n][0] for n 
 
 
 def test_the_pipeline_of_the_loaders_page_is_trained_with(data):
-    code = snippets("docs/loaders.md", "python")[2]
+    code = snippets("docs/loaders.md", "python")[1]
     train = {"/data/train": str(data), "pass  # train": "print(images.shape, labels.shape)"}
     lines = run(here(code, ON_CPU | train)).splitlines()
     assert lines[:5] == ["torch.Size([4, 224, 224, 3]) torch.Size([4])"] * 5
@@ -320,13 +327,13 @@ def test_the_folders_of_the_loaders_page_are_read(data, tmp_path):
     assert lines[-1] == "5 5 torch.Size([4, 3, 176, 176])"
 
 
-def test_the_transforms_of_the_loaders_page_work(data):
-    code = here(snippets("docs/loaders.md", "python")[1], SMALL | {"/data/train": str(data)})
+def test_the_transforms_of_their_page_work(data):
+    code = here(snippets("docs/transforms.md", "python")[0], SMALL | {"/data/train": str(data)})
     assert run(f"{code}\nprint(next(iter(loader))[0].shape)") == "torch.Size([4, 3, 160, 160])\n"
 
 
-def test_the_tools_of_the_loaders_page_take_loaders_and_pipelines(data):
-    *_, statistics, evaluator = snippets("docs/loaders.md", "python")
+def test_the_tools_of_the_page_on_speed_take_loaders_and_pipelines(data):
+    statistics, evaluator = snippets("docs/slow.md", "python")
     code = f"""
 from dali_storage.loaders import image_folder
 loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
@@ -357,8 +364,8 @@ def without_a_gpu(code, data):
 
 
 def test_a_step_of_slurm_reads_its_shard_and_another_number_goes_on(data):
-    """The first snippet of the page about scaling and the last one, as two tasks and then one."""
-    train, *_, place = snippets("docs/scaling.md", "python")
+    """The first snippet about many machines and that about resuming, as two tasks and then one."""
+    (train, *_), [place] = (snippets(f"docs/{it}.md", "python") for it in ("scaling", "resume"))
     code = f"""
 import os
 {without_a_gpu(train, data)}

@@ -1,4 +1,4 @@
-"""The tables of options in docs/backends.md: `python -m tests.kit.option_tables` writes them."""
+"""The tables of docs/backend-options.md: `python -m tests.kit.option_tables` writes them."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ from dali_storage.contract.options import Option
 from dali_storage.contract.reader import Reader
 from tests.kit.paths import ROOT
 
-PAGE = ROOT / "docs" / "backends.md"
+PAGE = ROOT / "docs" / "backend-options.md"
 
 
 def options_of(backend: type[Reader]) -> dict[str, Option]:
@@ -45,7 +45,7 @@ def page() -> str:
     """The page with all tables as they should be."""
     text = PAGE.read_text()
     for backend in registry.names():
-        section = re.search(rf"^## {backend}\n.*?(?=^## )", text, re.MULTILINE | re.DOTALL)
+        section = re.search(rf"^## {backend}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
         assert section, f"{PAGE} has no section {backend}"
         old = re.search(r"(^\|.*\n)+", section[0], re.MULTILINE)
         body = section[0].replace(old[0], table(backend)) if old else section[0]

@@ -8,7 +8,7 @@ DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [
         *(ROOT / "docs").glob("*.md"),
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     ]
 )
 

@@ -1,0 +1,130 @@
+"""Runs the benchmarks of docs/benchmarks.md, and writes their tables there: make figures.
+
+    python -m benchmarks.figures                                  # all of them; takes an hour
+    python -m benchmarks.figures files-hot --options="--rounds 1 --batches 20"
+
+A table lies between `<!-- figures: NAME -->` and `<!-- end of figures -->`. A benchmark that fails,
+for example because the page cache can only be dropped by root, leaves its table as it was, and the
+exit status is 1.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import dataset
+from .report import cell
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+_TARS = "dali-webdataset,webdataset,webdataset-mmap"
+_RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+RUNS = {
+    "files-cold": "compare --cold --seed 1",
+    "files-hot": "compare --batches 1000",
+    "containers-cold": "containers --cold --seed 1 --rounds 9",
+    "containers-hot": "containers --seed 1 --rounds 7",
+    "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
+    "readers-hot": "readers --seed 1",
+    "imagenet-train": "loaders --set imagenet-train",
+    "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
+    "cifar10": "loaders --set cifar10 --batchsize 256",
+    "cifar10-one-thread": "loaders --set cifar10 --batchsize 256 --threads 1",
+}
+"""The options of benchmark.py, by the names of the tables."""
+_SPEEDS = {"images/s": "img_per_s", "slowest and fastest round": "img_per_s_min"}
+_READERS = _SPEEDS | {"CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
+_LOADERS = _SPEEDS | {"CPU µs/img": "cpu_us_per_img", "x speed": "ratio", "x CPU": "cpu_ratio"}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run benchmarks, and replace their tables; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--data", default="figures", help="where the data are made (figures)")
+    parser.add_argument("--images", type=int, default=10_000, help="so many (10,000)")
+    parser.add_argument("--options", default="", help="more options of benchmark.py")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page (docs/benchmarks.md)")
+    given = parser.parse_args(words)
+    if unknown := {*given.names} - {*RUNS}:
+        parser.error(f"unknown figures: {', '.join(sorted(unknown))}")
+    failed = []
+    for name in given.names or RUNS:
+        command = f"{RUNS[name]} {given.options}".split()
+        measured = _measure(command, _data(given.data, command, given.images))
+        if measured is None:
+            failed.append(name)
+        else:
+            text = given.page.read_text(encoding="utf-8")
+            text = replaced(text, name, table(measured, command))
+            given.page.write_text(text, encoding="utf-8")
+    if failed:
+        print(f"figures: as they were: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+def replaced(page: str, name: str, table: str) -> str:
+    """The page with another table of this name."""
+    start, end = f"<!-- figures: {name} -->\n", "<!-- end of figures -->"
+    parts = re.split(f"({re.escape(start)}).*?({end})", page, flags=re.DOTALL)
+    if len(parts) != 4:
+        raise ValueError(f"the page has no line {start.strip()}, or several")
+    return "".join([*parts[:2], table, *parts[2:]])
+
+
+def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
+    """The table of a benchmark, below its date, machine and command."""
+    machine, settings = measured["environment"], measured["settings"]
+    legs = {name: leg["summary"] for name, leg in measured["legs"].items() if leg["summary"]}
+    columns = _LOADERS if command[0] == "loaders" else _READERS
+    head = (
+        "{date}. {cpu}, {cores} cores, Linux {kernel}, {file_system}; Python {python}, DALI "
+        "{dali}. `python benchmark.py {command}`: {rounds} rounds, batches of {batch_size}, "
+        "{threads} threads.\n\n"
+    ).format(
+        **machine | settings | {"kernel": machine["kernel"].partition("-")[0]},
+        date=machine["time"][:10],
+        command=" ".join(command),
+    )
+    rows = [["leg", *columns]]
+    for name, figures in legs.items():
+        rows.append([f"`{name}`", *(_shown(key, figures) for key in columns.values())])
+    first, *others = (f"| {' | '.join(row)} |\n" for row in rows)
+    return head + first + "|---" * len(rows[0]) + "|\n" + "".join(others)
+
+
+def _shown(key: str, figures: Mapping[str, float | None]) -> str:
+    text = cell(key, figures.get(key))
+    return f"{text} to {cell(key, figures['img_per_s_max'])}" if key == "img_per_s_min" else text
+
+
+def _data(directory: str, command: Sequence[str], images: int) -> str:
+    """The directory with the data of a benchmark, which are made where they are missing."""
+    if "cifar10" in command:
+        return f"{directory}/cifar10"  # is downloaded by the user
+    where = f"{directory}/{'imagenet' if 'loaders' in command else 'files'}"
+    options = ["--layout", "imagenet"] if "loaders" in command else ["--shards", "10"]
+    if not Path(where).exists():
+        made = [where, "--images", str(images), *options]
+        subprocess.run([sys.executable, "-m", dataset.__name__, *made], check=True)
+    return where
+
+
+def _measure(command: Sequence[str], data: str) -> dict[str, Any] | None:
+    """The figures of a benchmark; None if it fails, which it then has said."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        line = [str(ROOT / "benchmark.py"), *command, "--datadir", data, "--json", file.name]
+        if subprocess.run([sys.executable, *line]).returncode:
+            return None
+        measured: dict[str, Any] = json.load(file)
+        return measured
+
+
+if __name__ == "__main__":
+    sys.exit(main())

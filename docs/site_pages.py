@@ -1,0 +1,97 @@
+"""A hook of MkDocs: the pages of the site that are not files in docs/.
+
+* CONTRIBUTING.md, CHANGELOG.md and SECURITY.md;
+* `api/`: a page for each public module, with the names in its `__all__`;
+* `source/`: the files of the repository to which pages link, such as examples.
+"""
+
+import ast
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[1]
+OTHERS = {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY")}
+"""The site's name of each page outside of docs/."""
+API = {
+    "dali_storage": "The contract of backends and formats, errors, and functions for all readers.",
+    "dali_storage.readers": "The readers, as in `nvidia.dali.fn.readers`.",
+    "dali_storage.loaders": "Pipelines for training, and the `Loader` that runs them.",
+    "dali_storage.loaders.transforms": "Transforms of images. Presets are made of them.",
+    "dali_storage.ops.readers": "The readers as classes, as in `nvidia.dali.ops.readers`.",
+    "dali_storage.dynamic.readers": "The readers of DALI's dynamic mode.",
+    "dali_storage.torch_sampler": "The order of mixtures for torch's `DataLoader`.",
+    "dali_storage.ranks": "The rank of this process, and a comparison of all ranks.",
+    "dali_storage.prometheus": "Metrics for Prometheus.",
+    "dali_storage.testing": "The tests that a backend must pass.",
+    "bmap_tools": "Extent maps.",
+}
+API = {it: about for it, about in API.items() if any(ROOT.glob(f"{it.replace('.', '/')}*"))}
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages."""
+    texts = {name: (ROOT / name).read_text() for name in OTHERS}
+    pages = {OTHERS[name]: text for name, text in texts.items()}
+    pages |= {f"api/{module}.md": reference(module) for module in API}
+    texts |= {f"docs/{it.src_uri}": it.content_string for it in files.documentation_pages()}
+    linked = {resolved(name, link) for name, text in texts.items() for link in LINK.findall(text)}
+    for name in sorted(linked - {*texts}):
+        if (ROOT / name).is_file() and not name.startswith("docs/"):
+            pages[f"source/{name}.md"] = source(name)
+    for uri, content in pages.items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links to files of the repository into links to pages of the site."""
+    uri = page.file.src_uri
+    here = {new: old for old, new in OTHERS.items()}.get(uri, f"docs/{uri}")
+    if uri.startswith("source/"):
+        here = uri.removeprefix("source/").removesuffix(".md")
+
+    def on_the_site(link: re.Match[str]) -> str:
+        name = resolved(here, link[1])
+        there = OTHERS.get(name) or f"source/{name}.md"
+        if name.startswith("docs/"):
+            there = name.removeprefix("docs/")
+        return f"]({posixpath.relpath(there, posixpath.dirname(uri))}"
+
+    return markdown if uri.startswith("api/") else LINK.sub(on_the_site, markdown)
+
+
+def resolved(page: str, link: str) -> str:
+    """The path that a link on a page leads to, from the root of the repository."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
+
+
+def reference(module: str) -> str:
+    """A page of the reference: all public names, those of constants last."""
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    [names] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    names = [it for it in names if f"{module}.{it}" not in API]  # these have a page of their own
+    # A function with the name of its module, as readers.lmdb.lmdb, would be taken for the module.
+    paths = {it: f"{it}.{it}" if (path.parent / f"{it}.py").exists() else it for it in names}
+    names.sort(key=lambda it: (it.isupper(), it))
+    shown = [f"::: {module}.{paths[name]}\n" for name in names]
+    return "\n".join([f"# {module}\n", f"{API[module]}\n", *shown])
+
+
+def source(name: str) -> str:
+    """A file as a page; of a notebook its cells."""
+    text = (ROOT / name).read_text()
+    if name.endswith(".ipynb"):
+        cells = [("".join(it["source"]), it["cell_type"]) for it in json.loads(text)["cells"]]
+        return "\n\n".join(f"```python\n{it}\n```" if kind == "code" else it for it, kind in cells)
+    return f"# {name}\n\n```python\n{text}```\n"

@@ -1,0 +1,55 @@
+"""The tables that make figures writes into docs/benchmarks.md."""
+
+import re
+
+import pytest
+
+from benchmarks import arguments, figures
+from tests.kit.pages import text_of
+
+SUMMARY = {"img_per_s": 1234.4, "img_per_s_min": 1000.0, "img_per_s_max": 2000.0}
+MEASURED = {
+    "environment": {
+        "time": "2026-01-02T03:04:05+00:00",
+        "cpu": "Some CPU",
+        "cores": 2,
+        "kernel": "6.1.2-some",
+        "file_system": "ext4",
+        "python": "3.11.7",
+        "dali": "2.4.0",
+    },
+    "settings": {"rounds": 5, "batch_size": 64, "threads": 2},
+    "legs": {
+        "dali": {"summary": SUMMARY | {"cpu_s_per_gb": 0.5, "ratio": 1.0}},
+        "block": {"summary": None},
+        "memory": {"summary": SUMMARY | {"cpu_s_per_gb": 0.25, "ratio": None}},
+    },
+}
+
+
+def test_a_table_has_its_date_machine_and_command_and_the_legs_that_ran():
+    table = figures.table(MEASURED, ["compare", "--cold"])
+    head, _, columns, line, *rows = table.splitlines()
+    assert head.startswith("2026-01-02. Some CPU, 2 cores, Linux 6.1.2, ext4; Python 3.11.7, ")
+    assert "`python benchmark.py compare --cold`: 5 rounds" in head
+    assert columns == "| leg | images/s | slowest and fastest round | CPU s/GB | p99 ms | x dali |"
+    assert line == "|---|---|---|---|---|---|"
+    assert rows == [
+        "| `dali` | 1,234 | 1,000 to 2,000 | 0.50 | - | 1.00 |",
+        "| `memory` | 1,234 | 1,000 to 2,000 | 0.25 | - | - |",
+    ]
+
+
+def test_only_the_table_of_that_name_is_replaced():
+    page = "".join(f"<!-- figures: {it} -->\nold\n<!-- end of figures -->\nmore\n" for it in "ab")
+    expected = page[::-1].replace("dlo", "wen", 1)[::-1]
+    assert figures.replaced(page, "b", "new\n") == expected
+    with pytest.raises(ValueError, match="no line <!-- figures: c -->"):
+        figures.replaced(page, "c", "new\n")
+
+
+def test_every_table_of_the_page_has_a_command_that_is_accepted():
+    names = re.findall("<!-- figures: (.+) -->", text_of("docs/benchmarks.md"))
+    assert sorted(names) == sorted(figures.RUNS)
+    for command in figures.RUNS.values():
+        arguments.parser().parse_args(command.split())

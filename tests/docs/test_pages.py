@@ -1,0 +1,53 @@
+"""The pages can be read: short, with short cells; differences and figures lead to their proofs."""
+
+import re
+
+import pytest
+
+from tests.kit.pages import DOCUMENTS, prose_of, text_of
+from tests.kit.paths import ROOT
+
+PAGES = [document for document in DOCUMENTS if document.startswith("docs/")]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_short_and_so_are_the_cells_of_its_tables(page):
+    assert len(text_of(page).splitlines()) <= 250
+    rows = [line for line in prose_of(page).splitlines() if line.startswith("|")]
+    shown = [re.sub(r"\]\([^)]*\)", "]", cell) for row in rows for cell in row.split(" | ")]
+    assert [cell for cell in shown if len(cell) >= 400] == []
+
+
+def test_every_page_is_in_the_navigation():
+    listed = re.findall(r"^ +- ([\w-]+\.md)$", text_of("mkdocs.yml"), re.MULTILINE)
+    others = {"contributing.md", "changelog.md", "security.md"}
+    assert sorted({*listed} - others) == sorted(page.removeprefix("docs/") for page in PAGES)
+
+
+def differences():
+    rows = re.findall(r"^\| .* \| (.*) \|$", text_of("docs/differences.md"), re.MULTILINE)
+    assert len(rows) > 100
+    return sorted({row.strip("`") for row in rows[1:]})
+
+
+@pytest.mark.parametrize("test", differences())
+def test_a_difference_from_dali_names_a_test_that_exists(test):
+    path, name = test.split("::")
+    text = "".join(
+        (ROOT / folder / path).read_text()
+        for folder in ("tests", "dali_storage")
+        if (ROOT / folder / path).is_file()
+    )
+    assert re.search(rf"def {name}\(", text)
+
+
+FIGURE = re.compile(
+    r"(?<![\w\\])([\d.,]*\d)(?: (?:to|and) ([\d.,]*\d))?(?:x| times as fast| images/s)\b"
+)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(it for it in PAGES if "docs/bench" not in it)])
+def test_a_speed_that_a_page_quotes_was_measured(page):
+    measured = text_of("docs/benchmarks.md") + text_of("docs/benchmarks-by-hand.md")
+    for figure in filter(None, (it for found in FIGURE.findall(prose_of(page)) for it in found)):
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![.,]?\d)", measured), figure
