@@ -219,4 +219,4 @@ def test_a_checkpoint_of_another_engine_is_refused_by_name(program):
     saved = a_pipeline(shuffled).checkpoint().replace(b'"shuffle_bits": 64', b'"shuffle_bits": 32')
     a_pipeline(shuffled, checkpoint=saved).build()
     """
-    assert "was made with a shuffle_after_epoch of 32 bits, and here it is" in program(code)
+    assert "was made with a shuffle_after_epoch of 32 bits, but this reader has" in program(code)

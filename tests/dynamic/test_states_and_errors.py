@@ -110,12 +110,12 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
         for other in ("x", real.get_state()):  # the earlier one stays
             with pytest.raises(ValueError, match="no state of it"):
                 reader.set_state(other)
-        with pytest.raises(ValueError, match=r"a batch size of 4, and .* of 5: take the same one"):
+        with pytest.raises(ValueError, match=r"a batch size of 4, but .* of 5: use the same size"):
             next(reader.next_epoch(5))
         assert [contents(it) for it in islice(reader.next_epoch(4), 2)] == following
     with File(4, file_root=root, dir_filters="class1") as reader:
         reader.set_state(state)
-        with pytest.raises(ValueError, match="with 22 samples, and here it is 7 samples"):
+        with pytest.raises(ValueError, match="with 22 samples, but this reader has 7 samples"):
             next(reader.next_epoch())
 
 

@@ -148,7 +148,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
         ({"world": 0.5}, "world is 0.5"),
         ({"readers": []}, r"readers is \[\]"),
         ({"readers": {"Other": {}}}, "readers named Other, and the pipeline has Reader"),
-        ({"readers": {"Reader": {}}}, "no version"),
+        ({"readers": {"Reader": {}}}, "without a version"),
         ({"pipeline": None}, "pipeline is None"),
         ({"pipeline": "Z2Fy!YmFnZQ=="}, "not base64"),
         ({"pipeline": "Z2FyYmFnZQ=="}, "other operators.*or is damaged"),
@@ -177,7 +177,7 @@ def test_an_unused_loader_compares_the_samples_of_a_state(loader):
     state = saved(loader(MAKE))
     for each in (state, state | {"rank": 3}):
         other = loader(replace(MAKE, samples=23))
-        with pytest.raises(ValueError, match="22 samples, and here it is 23 samples"):
+        with pytest.raises(ValueError, match="22 samples, but this reader has 23 samples"):
             other.load_state_dict(each)
         assert len(labels(other)) == len(other)
 
