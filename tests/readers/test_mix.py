@@ -398,7 +398,7 @@ TWO = {"a": SOURCE, "b": SOURCE}
         ({"labels": "joint"}, "source 'a' has no class names"),
         ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
         ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
-        ({"order": [1]}, "order is of one data set"),
+        ({"order": [1]}, "order is for one data set"),
         ({"reader": "files"}, "reader must be one of caffe, caffe2, columns"),
         ({"sources": []}, "sources must be a mapping"),
         ({"sources": {"a": SOURCE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
