@@ -1,7 +1,7 @@
-"""How a reader takes part in DALI's pipelines; beside `dynamic` all that knows DALI's insides.
+"""Readers in DALI's pipelines; only this package and `dynamic` know DALI's internals.
 
-`compat` knows the version of DALI. `group` is what a pipeline's graph holds of a reader, `seeds`,
-`iterators` and `hold` serve it, and `executor` adds metadata and checkpoints to pipelines.
+`compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`,
+`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 from ..contract.catalog import Catalog
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
-from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: it refuses other DALIs
+from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
 from .iterators import extend_iterators
@@ -46,15 +46,15 @@ def add_reader(
 ) -> tuple[DataNode, ...]:
     """Put a reader into the current pipeline, or into the pipelines that use its outputs.
 
-    The name is generated if it is None. Each pipeline has a stream of its own, the first one
-    `stream` if it is given. A `lazy` reader is not opened before a pipeline needs it.
+    A name of None is replaced by a generated one. Each pipeline has a stream of its own, the first
+    one the given `stream`, if any. A `lazy` reader is opened when a pipeline needs samples.
     """
     require_same_order()
     pipeline = Pipeline.current()
     if getattr(pipeline, "_debug_on", False):
-        # Its definition runs once per batch, and every run would open the files again.
+        # The definition runs once per batch, and every run would open the files again.
         what = f"dali_storage.readers.{opening.fmt.operator}"
-        raise RuntimeError(f"{what} does not work in a pipeline with debug=True")
+        raise RuntimeError(f"{what} does not work in a pipeline with debug=True: leave debug out")
     if preserve and pipeline is None:
         Pipeline._raise_pipeline_required("Operators with side-effects ")
     if not isinstance(name, (str, type(None))):
@@ -62,7 +62,7 @@ def add_reader(
     extend_pipelines()
     extend_iterators()
     extend_iterators_to_resume()
-    if name is None:  # the one that DALI would generate here, which uses up the same number
+    if name is None:  # DALI would generate the same name here, and use up the same number
         number = f"detached_{OpCounter().id}" if pipeline is None else pipeline._next_op_id()
         name = f"__{opening.fmt.schema}_{number}"
     if not lazy:
@@ -78,7 +78,7 @@ def add_reader(
 
 
 def source(pipeline: Pipeline, name: str) -> BatchStream:
-    """The batches of the reader `name` in `pipeline`, which is built if it has not been.
+    """The batches of the reader `name` in `pipeline`, which is built if necessary.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
@@ -87,19 +87,19 @@ def source(pipeline: Pipeline, name: str) -> BatchStream:
     readers = readers_of(pipeline)
     if name not in readers:
         raise ValueError(
-            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: give "
-            f"one of dali_storage.readers name={name!r}, or ask for another one"
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: pass "
+            f"name={name!r} to a reader of dali_storage.readers, or use another name"
         )
     return readers[name].source(pipeline)
 
 
 def catalog(pipeline: Pipeline, name: str) -> Catalog:
-    """The samples of the reader `name` in `pipeline`, which is built if it has not been.
+    """The samples of the reader `name` in `pipeline`, which is built if necessary.
 
     With `return_index`, `catalog.path(index * catalog.pieces)` is the path of a sample's file, as
-    bytes; `pieces` is 1 but for containers with several components a sample. `catalog.name()`,
-    relative to the root, is what DALI calls its source_info, and `catalog.where()` is the place in
-    a container, as text.
+    bytes; `pieces` is 1 except for containers with several components per sample.
+    `catalog.name()`, relative to the root, is DALI's source_info, and `catalog.where()` is the
+    place in a container, as text.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
@@ -108,10 +108,10 @@ def catalog(pipeline: Pipeline, name: str) -> Catalog:
 
 
 def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
-    """Index, path or URL, and reason of the bad samples that this pipeline's reader has found.
+    """Index, path or URL, and reason of the bad samples found by this pipeline's reader.
 
-    In the order in which they were found, since the pipeline began to read. Each of them is
-    replaced with on_error="replace"; without it, the list is empty.
+    The list has the order of discovery since the pipeline began to read. With on_error="replace",
+    each of these samples is replaced; otherwise the list is empty.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
@@ -121,13 +121,13 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Where the epoch of the reader `name` is: for `resume` of readers, on any number of ranks.
+    """The position of the reader `name` in its epoch, for `resume` on any number of ranks.
 
     A dict of integers, flags and None, with weights also of text and a list; about 300 bytes of
-    JSON. All ranks that have been given equally many batches have the same one, so that one of them
-    needs to save it. Batches count when `pipeline.run()` or an iterator of DALI has returned them,
-    as for a checkpoint; what is read ahead does not. A state after the last batch of an epoch is
-    the start of the next one. Nothing of random operators is in it.
+    JSON. All ranks have the same state after equally many batches, so only one of them needs to
+    save the state. Batches count when returned by `pipeline.run()` or an iterator of DALI, as for a
+    checkpoint; batches read ahead do not. A state after the last batch of an epoch is the start of
+    the next epoch. States of random operators are not included.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`; the
@@ -138,8 +138,8 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     saved = reader.state(not_delivered(pipeline))
     if saved["seed"] is None:
         raise ValueError(
-            f"{reader}: its seed comes from the pipeline, and every rank may have another; a state "
-            "is for all ranks: give the reader the same seed= on all of them"
+            f"{reader}: its seed comes from the pipeline and may differ between ranks, but a state "
+            "is for all ranks: set the same seed= for the reader on all ranks"
         )
     return saved
 
@@ -149,31 +149,30 @@ def set_weights(
 ) -> int:
     """Mix the sources of the reader `name` by other weights, from a position of its stream on.
 
-    All ranks must do so with the same weights and the same `at`; `dali_storage.ranks.check()` finds
-    out whether they have. States and checkpoints keep it. Weights that were to change later are
-    forgotten.
+    All ranks must do so with the same weights and the same `at`; `dali_storage.ranks.check()`
+    verifies this. States and checkpoints include the change. Later scheduled changes are dropped.
 
     Args:
-        pipeline: has a reader made by `readers.mix()`, or with `weights` of labels.
-        name: of the reader.
+        pipeline: a pipeline with a reader made by `readers.mix()`, or with `weights` of labels.
+        name: the name of the reader.
         weights: a number of at least 0 for each source, by its name or label.
-        at: the position. None: that of the first batch that the pipeline has not taken yet; it is
-            the same on all ranks whose pipelines have run equally often, and prefetch equally far.
+        at: the position. None: the first batch that the pipeline has not requested yet, the same on
+            all ranks whose pipelines have run equally often and prefetch equally far.
 
     Returns:
         The position.
 
     Raises:
-        ValueError, TypeError: the weights are wrong; the pipeline has taken batches from `at` on;
-            or the reader has no weights.
+        ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
+            on; or the reader has no weights.
     """
     return source(pipeline, name).set_weights(weights, at)
 
 
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
-    """How many samples each source of the reader `name` has given, and how many whole passes.
+    """Number of samples and of whole passes of each source of the reader `name`.
 
-    Of all ranks together, until the batch that the user was given last.
+    All ranks together, until the latest batch of the user.
 
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.

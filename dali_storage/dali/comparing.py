@@ -1,4 +1,4 @@
-"""Two readers side by side: what DALI's delivers, and what ours does."""
+"""Comparison of the batches of two readers: DALI's and ours."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +11,13 @@ from nvidia.dali import Pipeline
 from .compat import has
 
 Read: TypeAlias = Callable[..., Sequence[Any]]
-"""A reader with its data set: given arguments of the order, it returns nodes: data, label, ..."""
+"""A reader with its data set: a function from arguments of the order to nodes: data, label, ..."""
 
 Row: TypeAlias = tuple[int, int]
 """A sample: its label, and the CRC-32 of its bytes."""
 
 Guard: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Makes a context in which a reader runs, which may turn its errors into others."""
+"""A factory of contexts for running a reader; a context may convert errors."""
 
 _THIRDS: dict[str, Any] = {"num_shards": 3}
 
@@ -29,7 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     | {"random_shuffle": True, "seed": 7, "initial_fill": 4, "shard_id": 1},
     "shuffle_after_epoch": {"shuffle_after_epoch": True},
 }
-"""Arguments of the order. Together they show a reader that ignores one of them."""
+"""Arguments of the order. Together they expose a reader that ignores any argument."""
 
 if has((2, 1)):
     VARIANTS["shuffle_after_epoch_seed"] = _THIRDS | {
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
     """A batch of both readers.
 
     Attributes:
-        restored: whether ours is of the pipeline that was restored from a checkpoint.
+        restored: our batch is from the pipeline restored from a checkpoint.
         batch: its number, from 0.
         got: our samples.
         wanted: DALI's.
@@ -98,10 +98,10 @@ def pairs(
     cut: int,
     guards: tuple[Guard, Guard] = (nullcontext, nullcontext),
 ) -> Iterator[Pair]:
-    """The first batches of two new pipelines, and again those after `cut`.
+    """The first batches of two new pipelines, and the batches after `cut` a second time.
 
-    There ours is saved; given this `checkpoint`, `restored` makes another one. `guards`: for our
-    reader, and for DALI's.
+    Our pipeline is saved at `cut`, and `restored` makes another one from this `checkpoint`.
+    `guards`: for our reader, and for DALI's.
     """
     our_guard, their_guard = guards
     again: Pipeline | None = None

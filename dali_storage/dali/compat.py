@@ -1,7 +1,7 @@
-"""Which DALI is installed, what depends on its version, and its private names that we use.
+"""The installed version of DALI, all that depends on it, and the private names in use.
 
-This is the only module that asks for the version. `make test` and `make test-dali` compare readers
-with those of DALI 1.53, 2.0, 2.2, 2.3 and 2.4, bit for bit; `dali.self_test` tries a newer one.
+This is the only module that checks the version. `make test` and `make test-dali` compare the
+readers with DALI 1.53, 2.0, 2.2, 2.3 and 2.4, bit for bit; `dali.self_test` tries a newer one.
 """
 
 import importlib
@@ -58,10 +58,10 @@ _CAPTURE = " _transfer_into _transferred _wire_pipeline"
 
 
 def _installed() -> str:
-    """The version of the DALI that is installed.
+    """The installed version of DALI.
 
     Raises:
-        ImportError: there is none, or two packages have overwritten each other's files.
+        ImportError: DALI is missing, or two packages have overwritten each other's files.
     """
     found = dict[str, dict[str, str]]()  # versions by package, by directory
     for name in _DISTRIBUTIONS:
@@ -85,7 +85,7 @@ def _installed() -> str:
 
 
 def _number(text: str) -> tuple[int, int]:
-    """Major and minor version; of an unreadable one, that of a DALI yet to come."""
+    """Major and minor version; an unreadable version counts as a future DALI."""
     match = re.match(r"(\d+)\.(\d+)", text)
     return (int(match[1]), int(match[2])) if match else (999, 0)
 
@@ -103,25 +103,25 @@ SHUFFLE_BITS = 64 if _NUMBER >= (2, 2) else 32
 """See `OrderOptions.shuffle_bits`."""
 
 SEPARATE: dict[str, Any] = {"contiguous": False} if _NUMBER >= (2, 0) else {}
-"""Arguments with which a list of tensors leaves them where they are. DALI 1.53 copies them."""
+"""Arguments for a list of tensors without copies. DALI 1.53 always copies."""
 
 AS_STORED: dict[str, Any] = {"adjust_orientation": False} if _NUMBER >= (2, 2) else {}
-"""Arguments with which image decoders ignore the orientation in EXIF data. Before, they all do."""
+"""Arguments for image decoders to ignore the orientation in EXIF data. Before 2.2, all do so."""
 
 
 def has(least: tuple[int, int]) -> bool:
-    """Whether DALI is of this version or a newer one."""
+    """Return whether DALI has this version or a newer one."""
     return least <= _NUMBER
 
 
 def require(what: str, least: tuple[int, int], refusal: type[Exception] = ImportError) -> None:
-    """Refuse an older DALI for `what`, by an error that names both versions."""
+    """Refuse an older DALI, by an error that names the feature and both versions."""
     if not has(least):
         raise refusal(f"{what} needs DALI {_shown(least)} or newer, found {VERSION}")
 
 
 def require_dynamic() -> None:
-    """Refuse a DALI whose dynamic mode is not the one that our reader extends."""
+    """Refuse a DALI with another dynamic mode than our readers extend."""
     require("dali_storage.dynamic", (2, 2))
     capture = _CAPTURE if has((2, 3)) else ""
     _look_up({place: names + capture for place, names in _DYNAMIC.items()})
@@ -137,10 +137,10 @@ def load(data: str | bytes) -> dict[str, Any]:
     if (data[:1] in ("{", b"{")) is not has((2, 0)):
         other = "before 2.0" if has((2, 0)) else "2.0 or newer"
         raise ValueError(
-            f"the checkpoint was made with DALI {other}, and this is DALI {VERSION}: take the DALI "
-            "that it was made with; or save readers.state() there, and give it as resume= here"
+            f"the checkpoint was made with DALI {other}, but this is DALI {VERSION}: use the DALI "
+            "of the checkpoint; or save readers.state() there, and pass it as resume= here"
         )
-    loads: Any = json.loads if has((2, 0)) else pickle.loads  # DALI 1.53 unpickles it, too
+    loads: Any = json.loads if has((2, 0)) else pickle.loads  # DALI 1.53 unpickles, too
     return loads(data)  # type: ignore[no-any-return]
 
 
@@ -150,20 +150,20 @@ def dump(data: dict[str, Any]) -> str | bytes:
 
 
 def own_reader(name: str) -> Any:
-    """DALI's class of a reader; asked for at import: later, its name may stand for our reader.
+    """DALI's class of a reader; called at import, because the name may later be our reader's.
 
     Raises:
-        ImportError: it does already.
+        ImportError: the name is already replaced.
     """
     found = getattr(importlib.import_module("nvidia.dali.ops").readers, name)
     if found.__module__ != "nvidia.dali.ops.readers":
         what = f"nvidia.dali.ops.readers.{name} is {found!r}"
-        raise ImportError(f"{what}: import dali_storage.readers before it is replaced")
+        raise ImportError(f"{what}: import dali_storage.readers before replacing DALI's reader")
     return found
 
 
 def _names(owner: Any) -> set[str]:
-    """The attributes of a class or module, and all names that the methods of a class use."""
+    """The attributes of a class or module, and all names used by the methods of a class."""
     found, bases = set(dir(owner)), getattr(owner, "__mro__", ())
     for value in (value for base in bases for value in vars(base).values()):
         function = inspect.unwrap(getattr(value, "fget", None) or getattr(value, "__func__", value))
@@ -172,20 +172,20 @@ def _names(owner: Any) -> set[str]:
 
 
 def _used(code: Any) -> set[str]:
-    """The names of attributes and globals in a function, and in those within it."""
+    """The names of attributes and globals in a function and its nested functions."""
     if not isinstance(code, CodeType):
         return set()
     return set(code.co_names).union(*map(_used, code.co_consts))
 
 
 def _look_up(internals: Mapping[str, str]) -> None:
-    """Refuse a DALI that lacks one of these names: "module:class", and attributes of it.
+    """Refuse a DALI without one of these names: "module:class", and attributes of the class.
 
-    The attributes of its instances are not known before one is made. So an attribute counts as
-    known if a method of the class uses its name.
+    Attributes of instances cannot be listed without an instance. So an attribute counts as known if
+    a method of the class uses its name.
 
     Raises:
-        ImportError: names all that are gone.
+        ImportError: names all missing attributes.
     """
     gone = list[str]()
     for place, names in internals.items():
@@ -204,7 +204,7 @@ def _look_up(internals: Mapping[str, str]) -> None:
 require("dali_storage", OLDEST)
 _look_up(_INTERNALS)
 
-# Not before the checks: another DALI may lack them.
+# Only after the checks: another DALI may lack these names.
 from nvidia.dali.ops import _OpCounter  # noqa: E402
 from nvidia.dali.pipeline import Pipeline as Pipeline  # noqa: E402
 

@@ -21,9 +21,9 @@ _saved = weakref.WeakSet[Pipeline]()  # pipelines whose checkpoints have our rea
 
 @functools.cache
 def extend_pipelines() -> None:
-    """Make every pipeline know its readers of ours too; done once per process.
+    """Add our readers to the metadata and checkpoints of all pipelines; done once per process.
 
-    The methods are those of the executor behind a pipeline and not of the pipeline, because
+    This replaces methods of the executor behind a pipeline, not of the pipeline, because
     `define_graph` makes the readers while a method of the pipeline is already running.
     """
     _extend("reader_meta", _reader_meta)
@@ -36,14 +36,14 @@ def extend_pipelines() -> None:
 
 
 def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> _Method:
-    """A method that returns checkpoints; refuses those without the positions of our readers."""
+    """A method that returns checkpoints, and refuses any without our readers' positions."""
 
     @functools.wraps(original)
     def method(it: Any, *arguments: Any, **named: Any) -> Any:
         result = original(it, *arguments, **named)
         for pipeline in pipelines(it):
             if readers_of(pipeline) and pipeline not in _saved:
-                what = f"DALI {compat.VERSION} made a checkpoint without our readers' positions"
+                what = f"DALI {compat.VERSION} made a checkpoint without dali_storage's readers"
                 raise RuntimeError(f"{what}; {compat.REMEDY}")
         return result
 
@@ -51,7 +51,7 @@ def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> 
 
 
 def _extend(name: str, extension: Callable[..., Any]) -> None:
-    """Have `extension` called instead, with the original method, for pipelines with our readers."""
+    """Replace a method by `extension`, which gets the original, in pipelines with our readers."""
     original = getattr(Executor, name)
 
     @functools.wraps(original)
@@ -100,8 +100,8 @@ def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: by
     for name, group in readers.items():
         if name not in states:
             raise ValueError(
-                f"reader {name!r}: the checkpoint has no position of this reader; it was made with "
-                "another pipeline"
+                f"reader {name!r}: the checkpoint has no position of this reader, because another "
+                "pipeline made it; use a checkpoint of this pipeline"
             )
         group.source(pipeline).restore(states[name])
     return checkpoint

@@ -1,7 +1,7 @@
 """A reader in the graph of a pipeline.
 
-DALI takes the batches of a Python source from a *group*: `Pipeline._run_input_callbacks` calls the
-`get_batch()` of every group and then the `feed()` of every batch. `ReaderGroup` stands in for
+DALI requests the batches of a Python source from a *group*: `Pipeline._run_input_callbacks` calls
+the `get_batch()` of every group and then the `feed()` of every batch. `ReaderGroup` replaces
 `_ExternalSourceGroup` of nvidia/dali/external_source.py.
 """
 
@@ -40,23 +40,23 @@ from .seeds import inherited_seed
 
 DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
-"""Which output each input of a pipeline takes, by its name."""
+"""The reader's output for each input of a pipeline, by the name of the input."""
 
-_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # what DALI adds to its errors
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
 
 class ReaderGroup:
-    """What DALI sees of one call of a reader.
+    """DALI's view of one call of a reader.
 
-    A group belongs to the nodes that the call returns. Several pipelines may use these nodes; each
+    A group belongs to the nodes returned by the call. Several pipelines may use these nodes; each
     has a source of its own, which is closed when the pipeline is dropped. The group itself stays
     until the garbage collector runs, because DALI's nodes and operators refer to each other.
     """
 
     parallel = False
-    instances = ()  # where DALI looks for unused outputs, by ids that are not unique, to warn
+    instances = ()  # DALI looks here for unused outputs, by ids that are not unique, to warn
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ReaderGroup:
         inherits_seed: bool = False,
         stream: BatchStream | None = None,
     ) -> None:
-        """`stream` is for the first pipeline that uses the nodes; others make their own."""
+        """Make a group; the first pipeline uses `stream`, and others make their own."""
         self.name = name
         self.operator = opening.fmt.operator
         self.inherits_seed = inherits_seed
@@ -76,7 +76,7 @@ class ReaderGroup:
         self._nodes: dict[int | str, DataNode] = {}
 
     def claim(self, pipeline: Pipeline) -> BatchStream:
-        """The source for `pipeline`, which has none yet."""
+        """Make the source for a new `pipeline`."""
         source, self._unclaimed = self._unclaimed or BatchStream(self.name, self._opening), None
         self._sources[pipeline] = source
         return source
@@ -84,9 +84,9 @@ class ReaderGroup:
     def add_outputs(
         self, *, with_index: bool, preserve: bool, with_source: bool = False
     ) -> tuple[DataNode, ...]:
-        """The nodes of all outputs, named as by DALI.
+        """The nodes of all outputs, with DALI's names.
 
-        They are the outputs of the format, the label, the index, and the source.
+        The outputs are the format's, the label, the index, and the source.
         """
         fmt = self._opening.fmt
         outputs = dict[int | str, Output](enumerate(fmt.outputs))
@@ -100,7 +100,7 @@ class ReaderGroup:
                 name=self.name if len(outputs) == 1 else f"{self.name}[{number}]",
                 batch=True,
                 device=device,
-                # What is in GPU memory is copied on our stream, so we know when it has been read.
+                # GPU memory is copied on our stream, so we know when the copy is done.
                 no_copy=device == "cpu",
                 dtype=None if output.dtype is None else to_dali_type(str(output.dtype)),
                 ndim=output.ndim,
@@ -113,7 +113,7 @@ class ReaderGroup:
         return tuple(self._nodes.values())
 
     def source(self, pipeline: Pipeline) -> BatchStream:
-        """The source for `pipeline`, which is built."""
+        """The configured source for a built `pipeline`."""
         source = self._sources.get(pipeline) or self.claim(pipeline)
         if not source.configured:
             seed, shared = inherited_seed(pipeline, self) if self.inherits_seed else (None, True)
@@ -126,7 +126,7 @@ class ReaderGroup:
         return source
 
     def get_batch(self, pipeline: Pipeline, batch_size: int, epoch: int) -> Delivery:
-        """Called by DALI for every batch, before it feeds any of the pipeline's sources."""
+        """Return the next batch; called by DALI before any source of the pipeline is fed."""
         started = self._started.get(pipeline)
         begin = [] if started else start_all(pipeline)
         inputs, hold = started or self._started[pipeline]
@@ -144,28 +144,28 @@ class ReaderGroup:
             raise StopIteration from None
 
     def feed_count(self, pipeline: Pipeline) -> int:
-        """Called by DALI before 2.3: how many batches to feed before the first run."""
+        """Number of batches to feed before the first run; called by DALI before 2.3."""
         inputs = self._inputs(set(map(id, pipeline._ops)))
         return int(pipeline.input_feed_count(next(iter(inputs))))
 
     def reset_indices(self) -> None:
-        """Called by `Pipeline.reset()` when another source has ended its epoch; ours goes on."""
+        """Do nothing; called by `Pipeline.reset()` when another source has ended its epoch."""
 
     def __call__(self, info: object) -> Any:
-        """Only here because an external source must have a callable."""
+        """Raise RuntimeError; an external source must be callable, but is never called."""
         raise RuntimeError(
-            f"reader {self.name!r}: only a pipeline of DALI can take batches from "
+            f"reader {self.name!r}: only a pipeline of DALI can read batches from "
             f"dali_storage.readers.{self.operator}"
         )
 
     def start(
         self, pipeline: Pipeline, used: Container[int], decoded: Container[int], gate: Gate | None
     ) -> BatchStream:
-        """Open the source, unless it is open; then it may read.
+        """Open the source if it is not open, so that it can read.
 
-        Which output each of the pipeline's inputs takes is noted, by name, and what keeps batches
-        until a GPU has read them, if they are page-locked. `used`: ids of the pipeline's operators;
-        `decoded`: of those whose output only decoders take.
+        Also record the output for each of the pipeline's inputs and, for page-locked batches, the
+        `Hold` that keeps batches until a GPU has read them. `used`: ids of the pipeline's
+        operators; `decoded`: ids of operators with only decoders behind.
         """
         if pipeline in self._started:
             return self._sources[pipeline]
@@ -184,16 +184,16 @@ class ReaderGroup:
 
 
 def _require_extended(pipeline: Pipeline, source: BatchStream) -> None:
-    """Refuse a pipeline whose metadata and checkpoints go other ways than those in `executor`."""
+    """Refuse a pipeline with metadata and checkpoints outside of the control of `executor`."""
     what = f"{source}: DALI {VERSION}"
     if weakref.ref(pipeline) not in Pipeline._pipes or not isinstance(pipeline._pipe, Executor):
-        raise RuntimeError(f"{what} does not register its pipelines as earlier ones; {REMEDY}")
+        raise RuntimeError(f"{what} does not register its pipelines as before; {REMEDY}")
     if pipeline._checkpoint is not None and not source.restored:
         raise RuntimeError(f"{what} restored a checkpoint without this reader's position; {REMEDY}")
 
 
 class Delivery:
-    """A batch that DALI feeds to the pipeline when all of its sources have one."""
+    """A batch of one source; DALI feeds it when all sources of the pipeline have a batch."""
 
     def __init__(
         self,
@@ -203,12 +203,12 @@ class Delivery:
         batch: LoadedBatch,
         hold: Hold | None,
     ) -> None:
-        # DALI takes the current GPU for that of a stream and of page-locked memory.
+        # DALI assumes the current GPU for a stream and for page-locked memory.
         uses_gpu = source.pinned or source.stream is not None
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
-        # GPU memory is DALI's own when it has been fed, and so are lists with DALI 1.53.
+        # Fed GPU memory is DALI's own copy, and so are lists with DALI 1.53.
         if source.stream is None and SEPARATE:
             source.recent.append(outputs)
         feed = pipeline._pipe.SetExternalTLInput
@@ -220,7 +220,7 @@ class Delivery:
             self._steps.insert(0, partial(hold.add, batch.outputs))
 
     def _output(self, source: BatchStream, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
-        """DALI's list of an output, the stream to copy it on, and whether a kernel should copy."""
+        """DALI's list of an output, the stream for copies, and True to copy by a kernel."""
         if key == LABELS:
             return number_list(source.labels(batch)), None, False
         if key == INDEX:
@@ -231,24 +231,24 @@ class Delivery:
         return data_list(source, batch.outputs[key])
 
     def feed(self) -> None:
-        """Called by DALI."""
+        """Feed the batch to the pipeline; called by DALI."""
         with self._gpu:
-            # One bytecode instruction: a KeyboardInterrupt in between would part data and labels.
+            # One bytecode instruction: a KeyboardInterrupt in between would split data and labels.
             deque(map(operator.call, self._steps), 0)
 
 
 def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
-    """DALI's list of the samples, the stream to copy it on, and whether a kernel should copy."""
+    """DALI's list of the samples, the stream for copies, and True to copy by a kernel."""
     if source.stream is not None:
         gpu = source.stream.gpu
         data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], **SEPARATE)
-        # Not an int, which DALI takes for the default stream without a word.
+        # Not an int, which DALI silently interprets as the default stream.
         return data, ctypes.c_void_p(source.stream.pointer), True
     if isinstance(contents, np.ndarray):
         page_locked = _is_leased(contents) and source.pinned
         return TensorListCPU(contents, is_pinned=page_locked), None, False
-    # A list of tensors costs 1.2 us per sample; DALI takes 2.4 us to make one from arrays.
-    # It is made here and not in a lane: on a hot page cache the lane is the bottleneck.
+    # A list of tensors costs 1.2 us per sample; DALI needs 2.4 us to make a list from arrays.
+    # The list is made here and not in a lane: on a hot page cache the lane is the bottleneck.
     options = ("", True) if source.pinned and _are_leased(contents) else ()
     items: Sequence[Any] = contents
     *others, content = items
@@ -260,38 +260,38 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
 
 
 class _Owner(np.ndarray[Any, Any]):
-    """The last sample of a batch, which keeps the tensors of the others.
+    """The last sample of a batch, which keeps the tensors of the others alive.
 
-    DALI drops the samples one by one, in a thread of its own. If nothing else kept them, it would
-    wait for the interpreter lock at each of them; so it does once a batch.
+    DALI drops the samples one by one, in a thread of its own. With a single owner, DALI waits for
+    the interpreter lock only once per batch, not once per sample.
     """
 
     owned: tuple[Any, ...]
 
 
 def _are_leased(contents: Sequence[Any]) -> bool:
-    # Slices of one buffer have one owner, so few have to be looked at: 6 us for 64, instead of 40.
+    # Slices of one buffer have one owner, so few need a check: 6 us for 64 slices instead of 40.
     owners = {id(owner): owner for owner in [getattr(it, "obj", it) for it in contents]}
     return all(map(_is_leased, owners.values()))
 
 
 def _is_leased(content: Any) -> bool:
-    """Whether memory is part of the buffer of its batch. What a format makes anew is not."""
+    """Return whether memory is part of the buffer of its batch, not new memory of a format."""
     leased = False
     while isinstance(content, (memoryview, np.ndarray)):
         leased = leased or isinstance(content, Lease)
         content = content.obj if isinstance(content, memoryview) else content.base
-    # A copy of a part of a lease has its type, too, but is in memory of numpy's own.
+    # A copy of a part of a lease is also a Lease, but in numpy's own memory.
     return leased and content is not None
 
 
 def number_list(values: NDArray[Any]) -> TensorListCPU:
-    """DALI's list of n samples of shape (1,), which shares the memory of `values`."""
+    """DALI's list of n samples of shape (1,), sharing the memory of `values`."""
     return TensorListCPU(values.reshape(-1, 1))
 
 
 def start_all(pipeline: Pipeline) -> list[BatchStream]:
-    """Open the sources of all readers of a pipeline, so that none waits for another to read."""
+    """Open the sources of all readers of a pipeline, so that no reader waits for another."""
     used, groups = frozenset(map(id, pipeline._ops)), readers_of(pipeline).values()
     gate = make_gate() if len(groups) > 1 else None
     decoded = _only_decoded(pipeline)
@@ -299,9 +299,9 @@ def start_all(pipeline: Pipeline) -> list[BatchStream]:
 
 
 def _only_decoded(pipeline: Pipeline) -> set[int]:
-    """The ids of operators whose output only decoders take, so that nobody can write to it.
+    """The ids of operators whose outputs go only to decoders, which never write to them.
 
-    Others may pass it on as it is, to a function of the user or as an output of the pipeline.
+    Other operators may pass an output on unchanged, to a user's function or out of the pipeline.
     """
     decoded, others = set[int](), {id(it.source) for it in pipeline._graph_outputs}
     for each in pipeline._ops:
@@ -316,25 +316,25 @@ _DECODERS = {
     for room in ("decoders", "experimental.decoders")
     for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
 } | {"nvidia.dali.ops.PeekImageShape"}
-"""Not all of these modules: an operator of a plugin may be in them, too."""
+"""Not the whole modules, which may also contain operators of plugins."""
 
 
 def failure(error: Exception) -> str:
-    """What DALI says of an operator that failed, without its place in the code."""
+    """DALI's message about a failed operator, without its place in the code."""
     operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
     text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
     return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
 
 
 def has_other_sources(pipeline: Pipeline) -> bool:
-    """Whether a built pipeline also takes batches from sources of the user."""
+    """Return whether a built pipeline also has sources of the user."""
     return len(readers_of(pipeline)) < len(pipeline._input_callbacks or ())
 
 
 def readers_of(pipeline: Pipeline) -> dict[str, ReaderGroup]:
     """Our readers in a built pipeline, by name.
 
-    Two of one name are refused here; DALI does so only if both use the same output.
+    Two readers with the same name are refused, which DALI does only if both use the same output.
     """
     readers: dict[str, ReaderGroup] = {}
     for group in pipeline._input_callbacks or ():

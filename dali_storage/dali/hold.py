@@ -1,4 +1,4 @@
-"""Which page-locked batches a GPU may still read."""
+"""Page-locked batches that a GPU may still read."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _Queued: TypeAlias = deque[tuple[Callable[[], None], Sequence[Contents]]]
 
 
 class Hold:
-    """Keeps the page-locked batches of one reader until the GPU has read them.
+    """The page-locked batches of one reader, kept until the GPU has read them.
 
     DALI queues copies of page-locked memory to the GPU, and drops its references to a batch before
-    they are done. It promises to have read the batch when the outputs made from it are taken
-    (documentation of fn.external_source, no_copy).
+    the copies are done. DALI promises to have read the batch when the pipeline returns the outputs
+    made from the batch (documentation of fn.external_source, no_copy).
     """
 
     def __init__(self, executor: Executor, gpu: int) -> None:
-        """For the executor behind a pipeline on this GPU. No batch has been fed yet."""
+        """Watch the executor behind a pipeline on this GPU, before the first batch is fed."""
         self._gpu = gpu
         self._fed: deque[Sequence[Contents]] = deque()
         self._queued: _Queued = deque()
@@ -38,12 +38,12 @@ class Hold:
         _holds.setdefault(executor, []).append(self)
 
     def release(self, stream: int | None) -> None:
-        """Let go of the oldest batch: its outputs were taken, on a `stream` if it is not None.
+        """Release the oldest batch after the return of its outputs, on a `stream` if not None.
 
-        Then DALI has only queued the copies: the stream waits for them, and we wait for its mark
-        when the next outputs are taken.
+        With a stream, DALI has only queued the copies: the stream waits for them, and we wait for a
+        mark in the stream at the return of the next outputs.
         """
-        # A batch leaves a queue as the last step: a Ctrl-C may keep it too long, never too short.
+        # A batch leaves a queue in the last step: Ctrl-C may keep one too long, never too short.
         while self._queued:
             wait, _ = self._queued[0]
             wait()
@@ -54,11 +54,11 @@ class Hold:
             self._fed.popleft()
 
     def release_failed(self) -> None:
-        """Let go of the oldest batch, of which an operator has failed; DALI goes on with the next.
+        """Release the oldest batch after the failure of an operator; DALI goes on with the next.
 
-        Others may have queued copies, on streams that we do not know.
+        Other operators may have queued copies, on unknown streams.
         """
-        with contextlib.suppress(Exception):  # if CUDA has failed, the GPU reads nothing any more
+        with contextlib.suppress(Exception):  # if CUDA has failed, the GPU has stopped reading
             cuda.synchronize(self._gpu)
         self.release(None)
 
@@ -73,15 +73,15 @@ def _wait_for_all(process: int, queued: _Queued) -> None:
 
 
 def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of executors that takes outputs; now it also lets go of batches."""
+    """Wrap an executor's method that returns outputs, so that batches are also released."""
 
     @functools.wraps(original)
     def take(executor: Executor, stream: Any = None) -> Any:
-        """`stream` is a ctypes.c_void_p, or None."""
+        """Return outputs, and release batches; `stream` is a ctypes.c_void_p, or None."""
         holds = _holds.get(executor, ())
         try:
             outputs = original(executor, stream)
-        except Exception:  # not on KeyboardInterrupt: perhaps nothing was taken
+        except Exception:  # not on KeyboardInterrupt: perhaps no outputs were returned
             for hold in holds:
                 hold.release_failed()
             raise
@@ -92,5 +92,5 @@ def watched(original: Callable[..., Any]) -> Callable[..., Any]:
     return take
 
 
-# Made once, so that a method that is set again does not tell a reader twice.
+# Made once, so that setting a method again does not release batches twice.
 _OUTPUTS, _SHARE_OUTPUTS = watched(Executor.Outputs), watched(Executor.ShareOutputs)

@@ -10,11 +10,11 @@ from nvidia.dali.types import PipelineAPIType
 
 @functools.cache
 def extend_iterators() -> None:
-    """Make DALI's iterators lose no batch when a read fails; done once per process.
+    """Keep DALI's iterators from losing batches when a read fails; done once per process.
 
-    An iterator schedules the next batches before it returns those that it has taken, so an error
-    in between would drop them. Therefore it is raised later: when the pipeline has no batch left,
-    and before the iterator takes one from any other. The next call schedules the pipeline again.
+    An iterator schedules the next batches before returning the current ones, so an error in between
+    would lose them. Therefore the error is raised later: when the pipeline has no batch left, and
+    before the iterator gets a batch from any other. The next call schedules the pipeline again.
     """
     original = _DaliBaseIterator._get_outputs
 
@@ -32,16 +32,16 @@ def extend_iterators() -> None:
 
 
 def drain(pipeline: Pipeline, error: Exception) -> None:
-    """Have `error` raised when the batches before it are delivered; the caller stops the pipeline.
+    """Defer `error` until all earlier batches are delivered; the caller stops the pipeline.
 
-    Without its traceback, whose frames would keep the pipeline alive.
+    The traceback is removed, because its frames would keep the pipeline alive.
     """
     pipeline._failed_read = error.with_traceback(None)
     pipeline.reset = lambda: None  # at the end of an epoch; other sources would begin again
 
 
 def _raise_or_schedule(pipeline: Any) -> None:
-    if pipeline._failed_read is None:  # it has been raised
+    if pipeline._failed_read is None:  # already raised
         del pipeline._failed_read
         with pipeline._check_api_type_scope(PipelineAPIType.ITERATOR):
             pipeline.schedule_run()

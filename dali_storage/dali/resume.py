@@ -1,9 +1,9 @@
-"""DALI's iterators over a pipeline whose reader goes on in mid-epoch.
+"""DALI's iterators over a pipeline with a reader resumed in mid-epoch.
 
 An iterator counts the samples of an epoch (`_counter`) up to the size of the largest shard
-(`_size`), and knows the sizes of all shards (nvidia/dali/plugin/base_iterator.py). What is left of
-an epoch is counted as the end of one of the usual `_size`. The sizes of the shards are those that
-fit to it, until the next epoch.
+(`_size`), and knows the sizes of all shards (nvidia/dali/plugin/base_iterator.py). The rest of an
+epoch is counted as the end of an epoch of the usual `_size`, with shards of matching sizes until
+the next epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..order.shards import rounds
 from ..reading.source import BatchStream
 from .group import readers_of
 
-_HELD = "_first_batch", "_peek"  # where an iterator keeps a batch for the user
+_HELD = "_first_batch", "_peek"  # attributes in which an iterator keeps a batch for the user
 _SIZES = "_shard_sizes_per_gpu", "_shard_sizes_per_gpu_initial"
 
 _iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
@@ -29,14 +29,14 @@ _iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
 
 @functools.cache
 def extend_iterators_to_resume() -> None:
-    """Have DALI's iterators begin where a reader was resumed; done once per process."""
+    """Make DALI's iterators begin at a reader's resumed position; done once per process."""
     base = _DaliBaseIterator
     base._extract_from_reader_and_validate = _then(base._extract_from_reader_and_validate, _begin)
     base.reset = _then(base.reset, _leave_rest)
 
 
 def not_delivered(pipeline: Pipeline) -> int:
-    """How many batches the pipeline has taken from its readers that the user has not got yet."""
+    """Number of batches between the pipeline's readers and the user."""
     reference = _iterators.get(pipeline)
     iterator = reference and reference()
     held = sum(getattr(iterator, name, None) is not None for name in _HELD)
@@ -44,7 +44,7 @@ def not_delivered(pipeline: Pipeline) -> int:
 
 
 def _then(original: Callable[..., Any], more: Callable[[Any], None]) -> Callable[..., Any]:
-    """A method of iterators that does something more."""
+    """A method of iterators, followed by `more`."""
 
     @functools.wraps(original)
     def method(iterator: Any) -> None:
@@ -55,7 +55,7 @@ def _then(original: Callable[..., Any], more: Callable[[Any], None]) -> Callable
 
 
 def _begin(iterator: Any) -> None:
-    """Tell a new iterator where the epoch of a resumed reader is."""
+    """Set the counters of a new iterator to the position of a resumed reader."""
     for pipeline in iterator._pipes:
         _iterators[pipeline] = weakref.ref(iterator)
     sources = _resumed(iterator)
@@ -84,7 +84,7 @@ def _begin(iterator: Any) -> None:
 
 
 def _leave_rest(iterator: Any) -> None:
-    """Give an iterator the usual sizes of the shards, when the rest of an epoch is over."""
+    """Restore the usual sizes of the shards in an iterator after the rest of an epoch."""
     stop, sizes = vars(iterator).get("_rest_of_epoch", (0, {}))
     if sizes and _position(iterator) >= stop:
         vars(iterator).update(sizes)
@@ -92,7 +92,7 @@ def _leave_rest(iterator: Any) -> None:
 
 
 def _positions(iterator: Any) -> dict[BatchStream, int]:
-    """The sources that give an iterator its epochs, and where it takes its next batch from each."""
+    """The sources of an iterator's epochs, with the position of the next batch in each."""
     name, pipelines = iterator._reader_name, iterator._pipes
     sources = {it: readers_of(it)[name].source(it) for it in pipelines if name in readers_of(it)}
     return {
@@ -105,10 +105,10 @@ def _position(iterator: Any) -> int:
 
 
 def _resumed(iterator: Any) -> list[BatchStream]:
-    """The sources that give an iterator its epochs, if they were resumed; else an empty list.
+    """The sources of an iterator's epochs, if they were resumed; else an empty list.
 
     Raises:
-        ValueError: it cannot be right.
+        ValueError: the iterator cannot count the rest of the epoch.
     """
     resumed = {
         name
@@ -116,37 +116,37 @@ def _resumed(iterator: Any) -> list[BatchStream]:
         for name, group in readers_of(pipeline).items()
         if group.source(pipeline).resumed
     }
-    if not resumed or (not iterator._reader_name and iterator._size < 0):  # it has no epochs
+    if not resumed or (not iterator._reader_name and iterator._size < 0):  # without epochs
         return []
     if iterator._reader_name not in resumed:
         name = min(resumed)
         raise ValueError(
-            f"reader {name!r} was resumed in mid-epoch, and the iterator does not know where its "
-            f"epoch ends: give it reader_name={name!r}"
+            f"reader {name!r} was resumed in mid-epoch, but the iterator does not know the end of "
+            f"the epoch: pass reader_name={name!r} to the iterator"
         )
     positions = _positions(iterator)
     places = {(it.resumed, at, it.rest) for it, at in positions.items()}
     if len(places) > 1 or len(positions) < len(iterator._pipes):
         raise ValueError(
-            f"reader {iterator._reader_name!r}: the pipelines of an iterator must be resumed from "
-            "one state"
+            f"reader {iterator._reader_name!r}: all pipelines of an iterator must be resumed from "
+            "the same state"
         )
     return [*positions]
 
 
 def _skip_what_is_dropped(iterator: Any, sources: list[BatchStream], whole: int) -> None:
-    """Go on with the next epoch if no full batch is left, as the iterator before would have.
+    """Skip to the next epoch if no full batch is left, as without the interruption.
 
     Raises:
-        ValueError: DALI's iterator would end its epochs before the reader does.
+        ValueError: DALI's iterator would end its epochs before the reader.
     """
     size, shards, batch_size = iterator._size_no_pad, iterator._shards_num, iterator.batch_size
     if size % shards and size // shards % batch_size == 0:
         name = iterator._reader_name
         raise ValueError(
             f"reader {name!r}: with LastBatchPolicy.DROP, {size} samples, {shards} "
-            f"shards and batches of {batch_size}, an iterator of DALI leaves a batch of each epoch "
-            "to the next one, so it cannot be resumed: take PARTIAL or FILL"
+            f"shards and batches of {batch_size}, an iterator of DALI moves a batch of each epoch "
+            "to the next one and cannot be resumed: use PARTIAL or FILL"
         )
     position, rest = sources[0].position.next, sources[0].rest
     epoch, batch = divmod(position, whole)

@@ -1,4 +1,4 @@
-"""Which seed a pipeline gives to a reader."""
+"""The seed of a reader in a pipeline."""
 
 import contextlib
 import functools
@@ -10,24 +10,24 @@ from nvidia.dali.pipeline import Pipeline
 
 from ..order.libstdcxx import seed_words
 
-_TABLE = 1024  # how many seeds a pipeline has before it begins again
+_TABLE = 1024  # seeds of a pipeline; then the table repeats
 
 _WITH_CHECKPOINTS = 0
-"""The seed of an unseeded shuffle in a pipeline with checkpoints. DALI takes a random one and saves
-it in the checkpoint; ours is not saved, and the restored pipeline must find the same order."""
+"""The seed of an unseeded shuffle in a pipeline with checkpoints. DALI saves a random seed in the
+checkpoint; ours is not saved, and the restored pipeline must find the same order."""
 
 
-# Ids, because what takes a seed would keep its pipeline alive.
+# Ids, because a reference to a reader or operator would keep its pipeline alive.
 _numbers = weakref.WeakKeyDictionary[Pipeline, dict[int, int]]()
 
 
 def inherited_seed(pipeline: Pipeline, group: object) -> tuple[int, bool]:
-    """The seed that DALI would give to its own reader at this point of the graph.
+    """The seed of DALI's own reader at this point of the graph, and True if all ranks share it.
 
-    And whether all ranks have it: the seeds of their pipelines may differ.
+    Ranks may differ, because the seeds of their pipelines may differ.
 
-    A pipeline with a seed derives a table from it. In the order of the graph, every operator that
-    takes a seed and was given none gets the next entry (`Pipeline::AddOperatorImpl`).
+    A pipeline derives a table from its seed. In the order of the graph, every operator without an
+    explicit seed gets the next entry (`Pipeline::AddOperatorImpl`).
     """
     if pipeline.seed is None:
         known = bool(pipeline._enable_checkpointing)
@@ -45,12 +45,12 @@ def _table(seed: int) -> list[int]:
 
 
 def _takes_seed(operator: Any) -> Any:
-    """What the seed for this operator goes to: its reader, itself, or None."""
+    """The receiver of the seed for this operator: its reader, the operator itself, or None."""
     group: Any = getattr(operator, "_group", None)
     if hasattr(group, "inherits_seed"):  # one of our readers
         return group if group.inherits_seed else None
     if operator._op.schema.HasRandomSeedArg():
-        with contextlib.suppress(RuntimeError):  # it has one, of its constructor or its call
+        with contextlib.suppress(RuntimeError):  # already seeded, in the constructor or the call
             operator.spec.copy().AddArg("seed", 0)
             return operator
     return None

@@ -1,6 +1,6 @@
-"""Compares this package with `fn.readers.file`, in a DALI newer than those that it was tested with.
+"""Comparison of this package with `fn.readers.file`, in a DALI newer than the tested versions.
 
-DALI may change its order without a word, as 2.2 did. The files of the comparison are in memory.
+DALI may change its order silently, as in 2.2. The files of the comparison are in memory.
 """
 
 import functools
@@ -26,20 +26,20 @@ from .executor import extend_pipelines
 from .group import ReaderGroup
 
 VARIABLE = "DALI_STORAGE_UNTESTED_DALI"
-"""The environment variable that has readers go on although they differ from DALI's."""
+"""The environment variable that permits readers although they differ from DALI's."""
 
-_FILES, _BATCH, _BATCHES = 8, 3, 7  # of more than two epochs
-DALI_FILE = fn.readers.file  # as long as it is DALI's: users may assign ours to it
+_FILES, _BATCH, _BATCHES = 8, 3, 7  # more than two epochs
+DALI_FILE = fn.readers.file  # before users may assign our reader to the name
 
 
 @functools.cache
 def require_same_order() -> None:
-    """Of a DALI that is newer than tested, compare order and checkpoints; once per process.
+    """Compare order and checkpoints with a DALI newer than tested; once per process.
 
-    If they are equal, an `UntestedDali` warning says so.
+    If both are equal, an `UntestedDali` warning says so.
 
     Raises:
-        RuntimeError: they differ; names them.
+        RuntimeError: order or checkpoints differ; names the differences.
     """
     if TESTED:
         return
@@ -48,19 +48,19 @@ def require_same_order() -> None:
     with ThreadPoolExecutor(1) as thread:
         differs = thread.submit(lambda: [*_differences()]).result()
     newest = ".".join(map(str, NEWEST))
-    what = f"DALI {VERSION} is newer than {newest}, the newest that dali_storage was tested with"
+    what = f"DALI {VERSION} is newer than {newest}, the newest version tested with dali_storage"
     if not differs:
-        equal = "order and checkpoints were compared with fn.readers.file just now, and are equal"
+        equal = "a comparison with fn.readers.file just now found equal order and checkpoints"
         warnings.warn(f"{what}; {equal}", UntestedDali, 4)
         return
     what += f". Compared with fn.readers.file: {'; '.join(differs)}"
     if os.environ.get(VARIABLE) != "1":
         raise RuntimeError(f"{what}. Either {REMEDY}; or set {VARIABLE}=1, at your own risk")
-    warnings.warn(f"{what}. {VARIABLE}=1 allows that", UntestedDali, 4)
+    warnings.warn(f"{what}. {VARIABLE}=1 allows the differences", UntestedDali, 4)
 
 
 def _differences() -> Iterator[str]:
-    """What differs, or could not be compared."""
+    """Descriptions of all differences, or of a failed comparison."""
     try:
         with ExitStack() as files:
             each = [bytes([number]) for number in range(_FILES)]
@@ -93,9 +93,9 @@ def _compare(names: list[str]) -> Iterator[str]:
 
 @contextmanager
 def in_memory(content: bytes) -> Iterator[str]:
-    """The path of a file that is only in memory."""
+    """The path of a file held only in memory."""
     with os.fdopen(os.memfd_create("dali_storage"), "wb") as file:
-        file.write(content)  # a buffered file goes on behind the 2 GiB that one call can write
+        file.write(content)  # buffered, because one call of write(2) ends at 2 GiB
         file.flush()
         del content
         yield f"/proc/self/fd/{file.fileno()}"

@@ -1,8 +1,8 @@
-"""What the readers of DALI's dynamic mode have in common.
+"""Base class of the readers of DALI's dynamic mode.
 
-A reader of `ndd.readers` drives an operator: it gives it a workspace for every batch, asks it
-for metadata and checkpoints. `DynamicReader` inherits all of that, and puts a `BatchStream` where
-DALI's operator would be. So epochs, samples, shards, states and errors are DALI's own.
+A reader of `ndd.readers` drives an operator: the reader passes a workspace for every batch, and
+requests metadata and checkpoints. `DynamicReader` inherits the reader, and replaces DALI's operator
+by a `BatchStream`. So epochs, samples, shards, states and errors are DALI's own.
 """
 
 import contextlib
@@ -23,38 +23,39 @@ from ..reading.opening import Opening
 from .reading_operator import LockedStream, ReadingOperator
 
 
-class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for it
-    """A reader of `ndd.readers` with a choice of how the bytes are read.
+class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
+    """A reader of `ndd.readers` with a choice of storage backend.
 
     A subclass also has DALI's class of its name as a base, after this one.
 
-    All methods are those of that class: `next_epoch()`, also with `capture=True`, calls,
-    `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader
-    works in `ndd.pytorch.nodes.Reader(File, ...)`, too, as far as DALI's: `Numpy` and others need
-    `output_names` there, and of `TFRecord` it gives keys. `next_epoch()` after an abandoned epoch
-    or a restored state goes on from that sample, for as many batches as a whole epoch has. DALI
-    makes the error of a call again, of its type; what was raised first is the `__cause__`.
+    All methods are inherited from DALI's class: `next_epoch()`, also with `capture=True`, calls,
+    `get_metadata()`, `get_state()` and `set_state()` for `ndd.checkpoint.Checkpoint`. A reader also
+    works in `ndd.pytorch.nodes.Reader(File, ...)`, with the limits of DALI's readers: `Numpy` and
+    others need `output_names` there, and `TFRecord` gives only keys. `next_epoch()` after an
+    abandoned epoch or a restored state goes on from the position reached, for as many batches as a
+    whole epoch has. DALI raises a new error of the same type for a failed call; the first error is
+    the `__cause__`.
 
-    Batches are shared with DALI and not copied; their memory is used again when the last reference
-    to them is gone. The reader is closed by `close()`, by `with`, or when it is dropped.
+    Batches are shared with DALI and not copied; their memory is reused after the last reference is
+    gone. The reader is closed by `close()`, by `with`, or when it is dropped.
     """
 
-    _checkpointing_enabled: bool  # these are of DALI's reader
+    _checkpointing_enabled: bool  # attributes of DALI's reader
     _max_batch_size: int | None
     _op_backend: Any
     _pending_state: bytes | None
 
     _init_spec = None
-    """DALI asks a specification for types before the batch is there. None: it waits for it."""
+    """DALI's specification of types before the batch is ready. None: wait for the batch."""
 
     def __init__(
         self, prepare: Callable[[Mapping[str, Any]], Opening], arguments: Mapping[str, Any]
     ) -> None:
-        """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
+        """Open nothing yet; the samples are found by the first batch or `get_metadata()`.
 
         Args:
-            prepare: checks the arguments, and says how the reader opens.
-            arguments: all of them, by name. As in DALI, a type may be of `ndd`, and numbers a
+            prepare: checks the arguments, and returns the `Opening`.
+            arguments: all arguments, by name. As in DALI, a type may be of `ndd`, and numbers a
                 tensor.
 
         Raises:
@@ -93,7 +94,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
         """See DALI's class.
 
         Raises:
-            NotImplementedError: `capture=True`, which DALI 2.2 calls `compile=True`, before 2.3.
+            NotImplementedError: `capture=True` before DALI 2.3 (DALI 2.2: `compile=True`).
         """
         if any((*arguments[2:], named.get("capture"), named.get("compile"))):
             what = f"dali_storage.dynamic.readers.{type(self).__name__} with capture=True"
@@ -101,29 +102,29 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
         return super().next_epoch(*arguments, **named)
 
     def set_state(self, state: Any) -> None:
-        """Go on where `get_state()` was called; before the first batch, as with DALI's reader.
+        """Resume from a call of `get_state()`; before the first batch, as with DALI's reader.
 
         Raises:
-            TypeError, ValueError: it is no state of such a reader, and any earlier one stays. That
-                it is of another batch size or number of samples, the first batch finds.
+            TypeError, ValueError: not a state of such a reader; any earlier state stays. Another
+                batch size or number of samples is found by the first batch.
             RuntimeError: the reader has begun to read.
         """
         before = self._checkpointing_enabled, self._pending_state
         try:
             super().set_state(state)
-            read_checkpoint("it", json.loads(self._pending_state or b""))
+            read_checkpoint("not a checkpoint", json.loads(self._pending_state or b""))
         except ValueError as error:
             self._checkpointing_enabled, self._pending_state = before
-            what = f"{self._source}: this is no state of it: {str(state)!r}"
+            what = f"{self._source}: not a state of this reader: {str(state)!r}"
             raise ValueError(f"{what} ({error})") from None
 
     def close(self) -> None:
-        """Wait for calls and running reads; close files and threads. Twice is fine.
+        """Wait for calls and running reads; close files and threads. May be called twice.
 
-        The batches that were asked for until now stay valid.
+        Batches requested until now stay valid.
         """
         if self._last_invocation is not None:
-            with contextlib.suppress(Exception):  # the result of the call has it, too
+            with contextlib.suppress(Exception):  # the result of the call has the error, too
                 self._last_invocation.run()
         self._source.close()
 
@@ -133,7 +134,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # What follows is called by the methods of DALI's reader.
+    # The methods of DALI's reader call the following.
 
     def _infer_num_outputs(self, *_: Any, **__: Any) -> int:
         return len(self._opening.fmt.outputs) + self._opening.fmt.labels
@@ -156,13 +157,13 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
                 self._source.restore(json.loads(self._pending_state))
             self._source.start(
                 num_threads=(ctx or ndd.EvalContext.current()).num_threads,
-                device_id=None,  # not page-locked: we do not learn when a GPU has read a batch
+                device_id=None,  # not page-locked: the end of a GPU's read of a batch is unknown
             )
             self._pending_state = None
             self._op_backend = ReadingOperator(self._source, batch_size)
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
-        """A call's batch. DALI makes its error again, from a text; not if calls are synchronous."""
+        """A call's batch. DALI copies an error from its text, except in synchronous calls."""
         try:
             return super()._run(*arguments, **named)
         except Exception as error:
@@ -172,7 +173,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
             raise kind(str(error)) from error
 
     def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
-        """With `capture=True`, go on in the pipeline that DALI makes of the loop's body."""
+        """With `capture=True`, go on in the pipeline that DALI makes from the loop's body."""
         return add_reader(self._name, self._opening, stream=self._source, lazy=True)
 
     def _transfer_into(self, pipe: Any) -> bool:
@@ -181,10 +182,10 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no type for 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An argument as values of Python, also if it is marked invariant, or of dynamic mode.
+    """An argument as Python values, also if marked invariant, or of dynamic mode.
 
-    Fractions in arrays are rounded where DALI takes tensors of integers; in lists it truncates
-    them. Numbers that do not fit, which DALI clips, stay as they are, to be refused by name.
+    Fractions in arrays are rounded where DALI expects tensors of integers; in lists DALI truncates.
+    Numbers out of range, which DALI clips, stay unchanged, to be refused by name.
     """
     value = _op_builder._scalar_decay(value)
     if isinstance(value, (type, float)) or not hasattr(value, "__array__"):
@@ -197,7 +198,7 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _made_of_text(error: type[Exception]) -> type[Exception]:
-    """The class itself, or the first of its bases, that can be made of a text alone."""
+    """The first class of an error's MRO that can be made from a text alone."""
     for kind in error.__mro__[: error.__mro__.index(Exception)]:
         with contextlib.suppress(Exception):
             if isinstance(kind(""), Exception):
@@ -206,13 +207,13 @@ def _made_of_text(error: type[Exception]) -> type[Exception]:
 
 
 def _required(constructor: Any) -> dict[str, None]:
-    """The arguments without a default of DALI's constructor, which only its operator would use."""
+    """The arguments of DALI's constructor without a default, used only by DALI's operator."""
     parameters = inspect.signature(constructor).parameters.values()
     return {each.name: None for each in parameters if each.default is each.empty}
 
 
 def _integer(where: str, argument: str, value: Any) -> int:
-    """A batch size; as in DALI, also an integer of numpy."""
+    """A batch size; as in DALI, integers of numpy are accepted."""
     value = value.item() if isinstance(value, np.integer) else value
     require_integer(where, argument, value, range(1, 2**31))
     return value  # type: ignore[no-any-return]

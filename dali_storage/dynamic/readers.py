@@ -1,4 +1,4 @@
-"""The drop-in readers of DALI's dynamic mode: those of `ndd.readers`, see `DynamicReader`."""
+"""Drop-in readers for DALI's dynamic mode, in place of `ndd.readers`; see `DynamicReader`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -20,26 +20,26 @@ __all__ = ["COCO", "File", "Numpy", "TFRecord", "Webdataset"]
 
 
 class _Arguments(ReadingArguments, IgnoredArguments, total=False):
-    """The arguments that all readers of dynamic mode have."""
+    """The common arguments of all readers of dynamic mode."""
 
 
 class _CocoArguments(AnnotationArguments, _Arguments, total=False):
-    """The arguments that `COCO` shares with `readers.coco`."""
+    """Arguments of both `COCO` and `readers.coco`."""
 
 
 class _FileArguments(SampleArguments, _Arguments, total=False):
-    """The arguments that `File` shares with `readers.file`."""
+    """Arguments of both `File` and `readers.file`."""
 
 
 class _NumpyArguments(ArrayArguments, _Arguments, total=False):
-    """The arguments that `Numpy` shares with `readers.numpy`."""
+    """Arguments of both `Numpy` and `readers.numpy`."""
 
 
-class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has no type for it
-    """`ndd.readers.COCO` with a choice of how the bytes are read.
+class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has no types
+    """`ndd.readers.COCO` with a choice of storage backend.
 
-    `dali_storage.readers.coco` describes the arguments, outputs and errors, `File` those of all
-    readers. An epoch gives tuples.
+    `dali_storage.readers.coco` describes the arguments, outputs and errors, and `File` the common
+    ones of all readers. An epoch gives tuples.
     """
 
     @takes_arguments(**ANNOTATION_DEFAULTS)
@@ -52,13 +52,13 @@ class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has n
         enable_checkpointing: bool = False,
         **given: Unpack[_CocoArguments],
     ) -> None:
-        """See `File`; the arguments are those of `dali_storage.readers.coco`."""
+        """See `File`; for the arguments see `dali_storage.readers.coco`."""
         prepare = functools.partial(prepare_coco, given=[*given])
         super().__init__(prepare, complete(COCO.__init__, given, locals()))
 
 
-class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has no type for it
-    """`ndd.readers.File` with a choice of how the bytes are read.
+class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has no types
+    """`ndd.readers.File` with a choice of storage backend.
 
     The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
     only `backend` and `backend_options` are new, see `dali_storage.readers.file`. As there, bad
@@ -68,7 +68,7 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
         for data, labels in reader.next_epoch(batch_size=64, capture=True):
             images = ndd.decoders.image(data, device="gpu")
 
-    `DynamicReader` describes the methods, and who closes a reader.
+    `DynamicReader` describes the methods, and the closing of a reader.
     """
 
     @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
@@ -81,14 +81,14 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
         enable_checkpointing: bool = False,
         **given: Unpack[_FileArguments],
     ) -> None:
-        """Open nothing yet; the samples are found when the first batch or `get_metadata()` asks.
+        """Open nothing yet; the samples are found by the first batch or `get_metadata()`.
 
         Args:
-            max_batch_size: the batch size for `next_epoch()`; by default that of its first call.
-            name: for error messages.
+            max_batch_size: the batch size for `next_epoch()`; by default set by its first call.
+            name: the name in error messages.
             device: must be "cpu"; `data.gpu()` copies a batch.
             seed: as in DALI, -1 by default, a seed like any other.
-            enable_checkpointing: whether `get_state()` works. As in DALI, it changes the order of
+            enable_checkpointing: enables `get_state()`. As in DALI, True changes the order of
                 `shuffle_after_epoch`.
 
         Raises:
@@ -98,13 +98,13 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
 
 
 class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
-    """`ndd.readers.Numpy` with a choice of how the bytes are read.
+    """`ndd.readers.Numpy` with a choice of storage backend.
 
-    `dali_storage.readers.numpy` describes the arguments and errors, `File` those of all readers.
-    An epoch gives tuples of one array, or of one batch of them. The arguments of the region
-    (`roi_start`, `rel_roi_end` and so on) are given here, as numbers, arrays or tensors in host
-    memory. As in DALI, fractions are rounded in arrays and tensors, and cut off in lists. An array
-    of one number, too, is for all axes. A call refuses regions: files are read ahead of it.
+    `dali_storage.readers.numpy` describes the arguments and errors, and `File` the common ones of
+    all readers. An epoch gives tuples of one array, or of one batch of arrays. The constructor gets
+    the region (`roi_start`, `rel_roi_end` and so on) as numbers, arrays or tensors in host memory.
+    As in DALI, fractions are rounded in arrays and tensors, and truncated in lists. An array of one
+    number is for all axes, too. A call refuses regions, because files are read ahead.
     """
 
     @takes_arguments(**ARRAY_DEFAULTS)
@@ -117,23 +117,24 @@ class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
         enable_checkpointing: bool = False,
         **given: Unpack[_NumpyArguments],
     ) -> None:
-        """See `File`; the arguments are those of `dali_storage.readers.numpy`."""
+        """See `File`; for the arguments see `dali_storage.readers.numpy`."""
         super().__init__(prepare_numpy, complete(Numpy.__init__, given, locals()))
 
     def _pre_call(self, *inputs: Any, **regions: Any) -> None:
-        """Called by DALI for a call of the reader, with its arguments."""
+        """Refuse regions; DALI passes the arguments of a call of the reader."""
         for name in (name for name, value in regions.items() if value is not None):
             what = f"{name} must be given to the constructor of Numpy, not to a call"
-            raise TypeError(f"{what}: files are read ahead; or give the batch to ndd.slice")
+            raise TypeError(f"{what}, because files are read ahead; or slice batches by ndd.slice")
         super()._pre_call()
 
 
 class TFRecord(DynamicReader, ndd.readers.TFRecord):  # type: ignore[misc]
-    """`ndd.readers.TFRecord` with a choice of how the bytes are read.
+    """`ndd.readers.TFRecord` with a choice of storage backend.
 
-    `dali_storage.readers.tfrecord` describes the arguments and errors, `File` those of all readers;
-    `index_path` may be left out. An epoch gives dictionaries by the names in `features`. As in
-    DALI, a call gives one, too, but if there is one feature, only its batch.
+    `dali_storage.readers.tfrecord` describes the arguments and errors, and `File` the common ones
+    of all readers; `index_path` is optional. An epoch gives dictionaries by the names in
+    `features`. As in DALI, a call also gives a dictionary, or the batch itself if there is only one
+    feature.
     """
 
     @takes_arguments()
@@ -152,16 +153,16 @@ class TFRecord(DynamicReader, ndd.readers.TFRecord):  # type: ignore[misc]
         enable_checkpointing: bool = False,
         **given: Unpack[_Arguments],
     ) -> None:
-        """See `File`; the arguments are those of `dali_storage.readers.tfrecord`."""
+        """See `File`; for the arguments see `dali_storage.readers.tfrecord`."""
         super().__init__(prepare_tfrecord, complete(TFRecord.__init__, given, locals()))
         self._output_names = tuple(features)
 
 
 class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
-    """`ndd.readers.Webdataset` with a choice of how the bytes are read.
+    """`ndd.readers.Webdataset` with a choice of storage backend.
 
-    `dali_storage.readers.webdataset` describes the arguments and errors, `File` those of all
-    readers; `index_paths` may be left out. An epoch gives tuples in the order of `ext`.
+    `dali_storage.readers.webdataset` describes the arguments and errors, and `File` the common ones
+    of all readers; `index_paths` is optional. An epoch gives tuples in the order of `ext`.
     """
 
     @takes_arguments()
@@ -181,5 +182,5 @@ class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
         enable_checkpointing: bool = False,
         **given: Unpack[_Arguments],
     ) -> None:
-        """See `File`; the arguments are those of `dali_storage.readers.webdataset`."""
+        """See `File`; for the arguments see `dali_storage.readers.webdataset`."""
         super().__init__(prepare_webdataset, complete(Webdataset.__init__, given, locals()))

@@ -1,4 +1,4 @@
-"""What our readers have where those of `ndd.readers` have an operator of DALI."""
+"""The replacement for DALI's operator in our readers of dynamic mode."""
 
 import json
 import threading
@@ -13,9 +13,9 @@ from ..reading.source import BatchStream
 
 
 class LockedStream(BatchStream):
-    """The one source of a reader; the pipeline of a captured loop takes it over as it is.
+    """The one source of a reader; the pipeline of a captured loop uses the same object.
 
-    It may be closed while another thread waits for a batch, as torchdata's Prefetcher has them.
+    A stream may be closed while another thread waits for a batch, as with torchdata's Prefetcher.
     """
 
     _remedy = "make another reader"
@@ -25,7 +25,7 @@ class LockedStream(BatchStream):
         self._lock = threading.RLock()
 
     def start(self, **settings: Any) -> None:
-        """Begin to read; the second time, do nothing."""
+        """Begin to read; do nothing in a second call."""
         with self._lock:
             if self._prefetcher is None:
                 super().start(**settings)
@@ -50,20 +50,20 @@ class LockedStream(BatchStream):
 
 
 class ReadingOperator:
-    """What a reader uses of DALI's operator, with the names of nvidia.dali.backend_impl."""
+    """The methods of DALI's operator that a reader uses, as in nvidia.dali.backend_impl."""
 
     def __init__(self, source: BatchStream, batch_size: int) -> None:
         self._source, self._batch_size = source, batch_size
 
     def GetReaderMeta(self) -> dict[str, int]:  # noqa: N802
-        """What `get_metadata()` returns."""
+        """The result of `get_metadata()`."""
         return self._source.meta
 
     def SetupAndRun(self, workspace: Any, batch_size: int | None = None) -> None:  # noqa: N802
         """Put the next batch into the workspace."""
         if batch_size not in (None, self._batch_size):
             raise ValueError(
-                f"{self._source}: batch_size must stay {self._batch_size}, not {batch_size}; take "
+                f"{self._source}: batch_size must stay {self._batch_size}, not {batch_size}; use "
                 "another reader"
             )
         batch = self._source.batch()
@@ -76,5 +76,5 @@ class ReadingOperator:
         self._source.position.seek(self._source.position.next + 1)
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
-        """What `get_state()` returns, before it is made text."""
+        """The result of `get_state()`, before conversion to text."""
         return json.dumps(self._source.checkpoint(pending=0)).encode()

@@ -1,10 +1,10 @@
-"""Loaders: epochs of batches that any training loop can hold; ImageNet, CIFAR, folders of images.
+"""Loaders: epochs of batches for any training loop; ImageNet, CIFAR, folders of images.
 
-`Loader` wraps a pipeline; `image_folder`, `imagenet`, `cifar10` and `cifar100` make one with the
-pixels of torchvision.
+`Loader` wraps a pipeline; `image_folder`, `imagenet`, `cifar10` and `cifar100` make loaders with
+the pixels of torchvision.
 """
 
-from ..dali import compat  # first: it says what to install where there is no DALI
+from ..dali import compat  # first: without DALI, its error says how to install DALI
 from ..ranks import Shard
 from . import transforms
 from .datasets.cifar import cifar10, cifar100

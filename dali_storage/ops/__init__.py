@@ -1,6 +1,6 @@
 """The readers as classes, for pipelines written with `nvidia.dali.ops`; see also `patch`."""
 
-from ..dali import compat  # first: it says what to install where there is no DALI
+from ..dali import compat  # first: without DALI, its error says how to install DALI
 from . import readers
 from .swapping import swapped
 

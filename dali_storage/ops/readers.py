@@ -1,4 +1,4 @@
-"""The drop-in classes: those of `nvidia.dali.ops.readers`, with a choice of storage backend."""
+"""Drop-in classes for `nvidia.dali.ops.readers`, with a choice of storage backend."""
 
 import inspect
 from collections.abc import Mapping
@@ -28,10 +28,11 @@ __all__ = [
 
 
 class ReaderOperator:
-    """A reader that is made anywhere; each call, where a graph is defined, adds one to the graph.
+    """A reader made anywhere; each call within the definition of a graph adds a reader there.
 
-    As in DALI, an argument is given to the constructor or to a call, `device` to the constructor,
-    and None is as if not given. The constructor opens nothing, and refuses unknown arguments.
+    As in DALI, an argument is given to the constructor or to a call, `device` only to the
+    constructor, and None means not given. The constructor opens nothing, and refuses unknown
+    arguments.
     """
 
     reader: ClassVar[Any]  # the function, which describes arguments, outputs and errors
@@ -44,7 +45,7 @@ class ReaderOperator:
 
     @do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, **given: Any) -> Any:
-        """Put a reader into the current pipeline; returns what the function returns."""
+        """Put a reader into the current pipeline, and return the result of the function."""
         for name in _not_none(given):
             if name == "device" or name in self._given:
                 raise ValueError(f"{type(self).__name__}: give {name} to the constructor only")

@@ -13,15 +13,15 @@ from nvidia.dali.pipeline import do_not_convert
 from . import readers
 
 _lock = threading.Lock()
-_open = list[Mapping[str, Any]]()  # the arguments of the blocks that are open, in all threads
-# By name: the class and the function before the first of the blocks, and ours in all of them.
+_open = list[Mapping[str, Any]]()  # the arguments of the open blocks, in all threads
+# By name: the class and the function before the first block, and our own within blocks.
 _swaps = dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]]()
 
 
 @contextmanager
 def swapped(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Replace DALI's readers by ours; the arguments are defaults, also in blocks within."""
-    with suppress(ImportError):  # not every DALI has it; it keeps the classes of its import
+    """Replace DALI's readers by ours; the arguments are defaults, also in nested blocks."""
+    with suppress(ImportError):  # if present, imported now to keep DALI's own classes
         importlib.import_module("nvidia.dali.experimental.dynamic")
     own = dict(arguments)
     try:
@@ -36,7 +36,7 @@ def swapped(arguments: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _function(operator: Any, real: Any) -> Any:
-    """The reader as a function, with the marks of DALI's, `real`, by whose name pickle saves it."""
+    """The reader as a function, with the marks and the name (for pickle) of DALI's, `real`."""
 
     @do_not_convert  # type: ignore[untyped-decorator]
     @functools.wraps(operator.reader)
@@ -51,7 +51,7 @@ def _function(operator: Any, real: Any) -> Any:
 
 
 def _set_names() -> None:
-    """Have DALI's names stand for our readers or, with no block open, for what they did before."""
+    """Set DALI's names to our readers or, with no block open, back to the earlier objects."""
     classes, functions = dali.ops.readers, dali.fn.readers
     for name in set(readers.__all__) & set(dir(classes)):
         ours = getattr(readers, name)

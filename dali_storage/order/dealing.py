@@ -1,11 +1,11 @@
-"""How a stream of samples is dealt out: to ranks, in batches and epochs.
+"""Division of a stream of samples among ranks, in batches and epochs.
 
-A global batch is `world * batch_size` consecutive positions, and each rank takes a run of them. The
-ranks take turns, by a hash of the position where the batch starts; otherwise a source with one
-sample a batch would always be on one rank. Of the last, shorter batch of an epoch with n samples
-left, rank r takes the positions n r // world to n (r + 1) // world - 1: these are the shares that
-DALI's iterators compute (nvidia/dali/plugin/base_iterator.py). What all ranks have been given after
-equally many batches is the beginning of the epoch, so any number of ranks can go on.
+A global batch is `world * batch_size` consecutive positions, and each rank gets a run of them. The
+ranks rotate by a hash of the batch's first position; otherwise a source with one sample per batch
+would always be on one rank. In the last, shorter batch of an epoch with n samples left, rank r gets
+the positions n r // world to n (r + 1) // world - 1, the shares of DALI's iterators
+(nvidia/dali/plugin/base_iterator.py). After equally many batches, all ranks together have received
+the beginning of the epoch, so any number of ranks can go on.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ from .sampling.permutation import hashed
 from .sampling.stream import SampleStream
 from .shards import rounds
 
-_BATCHES, _SAMPLES = 128, 8192  # that are computed at once, at most: one batch costs 0.3 ms
+_BATCHES, _SAMPLES = 128, 8192  # most to compute at once: a single batch costs 0.3 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRest(Rest):
-    """What is left of an epoch of a stream."""
+    """The rest of an epoch of a stream."""
 
     @property
     def same(self) -> int | None:
-        """See `Rest`: any number of ranks goes on alike between global batches."""
+        """See `Rest`; between global batches, any number of ranks can go on."""
         batches, odd = divmod(self.given, self.world * self.batch_size)
         return None if odd else self.epoch * self.rounds + batches
 
@@ -40,7 +40,7 @@ class StreamRest(Rest):
 
 
 class StreamOrder:
-    """The batches of one rank. Not thread-safe. A batch after the last one is cheap."""
+    """The batches of one rank. Not thread-safe. Consecutive batches are cheap."""
 
     def __init__(
         self,
@@ -49,7 +49,9 @@ class StreamOrder:
         options: OrderOptions,
         rest: Rest | None = None,
     ) -> None:
-        """Of the options, only the shard and the padding matter. `rest` is for these ranks.
+        """Make the order of one rank; only shard and padding of the options matter.
+
+        `rest` is computed for this number of ranks.
 
         Raises:
             ValueError: batch_size is below 1, or an epoch has fewer samples than there are ranks.
@@ -71,14 +73,14 @@ class StreamOrder:
         self._chunk = np.empty((0, batch_size), np.int64)
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Another one of the same stream, which is shared, because it may be large."""
+        """Return another order of the same stream, which is shared because of its size."""
         return type(self)(self._stream, self._batch_size, self._options, self._rest)
 
     def batch(self, index: int) -> IntArray:
         """Batch `index`, counted from 0 across epochs: int64[batch_size], owned by the caller.
 
         Raises:
-            ValueError: the index is negative, or of the part of an epoch that was given before.
+            ValueError: the index is negative, or in the delivered part of a resumed epoch.
         """
         if not 0 <= index - self._first < len(self._chunk):
             self._first, self._chunk = index, self._batches(index)
@@ -96,8 +98,8 @@ class StreamOrder:
         if rest is not None and rest.epoch == epoch:
             if index < rest.start:
                 raise ValueError(
-                    f"batch {index} is of epoch {epoch}, of which {rest.given} samples were given "
-                    f"before it was resumed; its rest begins at batch {rest.start}"
+                    f"batch {index} is in the delivered part of epoch {epoch}, which was resumed "
+                    f"after {rest.given} samples; the rest begins at batch {rest.start}"
                 )
             given, batch = rest.given, index - rest.start
         return epoch * self._stream.epoch_size + given + batch * self._wide
@@ -112,7 +114,7 @@ class StreamOrder:
             full = min(full, left // self._wide)
         if full == 0:
             start, stop = (left * (self._rank + more) // self._world for more in (0, 1))
-            # A rank without a sample repeats the one before.
+            # A rank without a sample repeats the previous sample.
             entries = self._stream.entries(np.arange(first + min(start, stop - 1), first + stop))
             padding = np.full(self._batch_size - entries.size, entries[-1])
             return np.concatenate([entries, padding])[None]

@@ -1,7 +1,7 @@
 """The random numbers of libstdc++, bit for bit: seed_seq, engines, distributions, std::shuffle.
 
-DALI's order depends on them. Draws are vectorised, and yet rejection must be exact: a distribution
-that rejects an output of its engine takes the next one, which shifts every draw that follows.
+DALI's order depends on them. Draws are vectorised, and yet rejection must be exact: after rejecting
+an output, a distribution draws the next one, which shifts every later draw.
 """
 
 import math
@@ -69,7 +69,7 @@ class Minstd:
 
     libstdc++'s std::default_random_engine: x = 16807 x mod 2**31 - 1 (bits/random.h, random.tcc).
     The distribution divides the engine's range into equal parts and rejects the remainder
-    (bits/uniform_int_dist.h). `state` is the last output; set it to return to an earlier state.
+    (bits/uniform_int_dist.h). `state` is the last output; assign to `state` to go back.
     """
 
     def __init__(self, seed: int) -> None:
@@ -78,7 +78,7 @@ class Minstd:
         self._powers: Words = np.fromiter(powers, np.uint64, _MINSTD_BLOCK)
 
     def draw(self, bounds: IntArray) -> IntArray:
-        """A number from each range 0 to bound - 1; a range of one number takes a draw, too.
+        """A number from each range 0 to bound - 1; a range of one number costs a draw, too.
 
         Bounds and numbers are int64[n], bounds from 1 to 2**31 - 3.
         """
@@ -94,7 +94,7 @@ class Minstd:
     def skip(self, count: int, largest: int, bound: Callable[[int], int]) -> None:
         """Advance as `draw()` would for `count` bounds: bound(0), bound(1) and so on.
 
-        None is above `largest`. `bound` is called for few of them.
+        No bound exceeds `largest`. `bound` is called for few indices.
         """
         done = 0
         while done < count:
@@ -103,7 +103,7 @@ class Minstd:
     def _accepted(
         self, first: int, count: int, largest: int, bound: Callable[[int], int]
     ) -> IntArray:
-        """At most `count` outputs less min() that bound(first), bound(first + 1)... accept."""
+        """At most `count` outputs minus min(), accepted by bound(first), bound(first + 1)..."""
         outputs = self._outputs(min(count, _MINSTD_BLOCK)) - 1
         rejected: list[int] = []
         # The remainder is smaller than the bound, so only the largest outputs may be rejected.
@@ -117,19 +117,19 @@ class Minstd:
     def _outputs(self, count: int) -> IntArray:
         products = self._powers[:count] * np.uint64(self.state)  # below 2**62
         folded = (products & np.uint64(_MINSTD_MODULUS)) + (products >> np.uint64(31))
-        # At most one subtraction remains; where it is not needed, it wraps around and is huge.
+        # At most one subtraction remains; an unneeded subtraction wraps around to a huge number.
         outputs = np.minimum(folded, folded - np.uint64(_MINSTD_MODULUS)).view(np.int64)
         self.state = int(outputs[-1])
         return outputs
 
 
 def mt19937(seed: int) -> WordSource:
-    """`std::mt19937`, whose outputs are those of numpy's legacy generator."""
+    """`std::mt19937`, which has the same outputs as numpy's legacy generator."""
     state = np.random.RandomState(seed)
     return lambda count: state.randint(0, 2**32, count, np.uint32).astype(np.uint64)
 
 
-class Mt19937_64:  # noqa: N801 - the name it has everywhere
+class Mt19937_64:  # noqa: N801 - the usual name
     """`std::mt19937_64` (Matsumoto and Nishimura's mt19937-64.c; libstdc++, bits/random.tcc)."""
 
     def __init__(self, seed: int) -> None:
@@ -143,7 +143,7 @@ class Mt19937_64:  # noqa: N801 - the name it has everywhere
         """The next outputs: uint64, `count` of them rounded up to whole blocks of 156."""
         made = -(-count // 156) * 156
         words = np.concatenate([self._state, np.empty(made, np.uint64)])
-        # A word depends on those 312, 311 and 156 before it, so 156 can be made at once.
+        # A word depends on the words 312, 311 and 156 before, so 156 can be made at once.
         for start in range(0, made, 156):
             old = words[start : start + 313]
             mixed = (old[:156] & _UPPER) | (old[1:157] & _LOWER)
@@ -195,7 +195,7 @@ def _multiply(left: Words, right: Words, bits: int) -> tuple[Words, Words]:
 
 
 def _first_rejected(low: Words, bounds: Words, bits: int) -> int:
-    """Index of the first low word below 2**bits mod its bound; if there is none, their count."""
+    """Index of the first low word below 2**bits mod its bound, else the number of words."""
     suspects = np.flatnonzero(low < bounds)
     suspected = bounds[suspects]
     limits = (np.uint64(2**bits - 1) - suspected + np.uint64(1)) % suspected
@@ -224,7 +224,7 @@ def shuffled(items: Indices, engine: WordSource, bits: int) -> Indices:
 
 
 def _apart(swaps: IntArray, first: int) -> bool:
-    """Whether these swaps, of the items from index `first` on, have no item in common."""
+    """Return whether these swaps, of the items from index `first` on, share no item."""
     partners = np.sort(swaps)
     unique = bool((partners[1:] != partners[:-1]).all())
     return len(swaps) == 1 or (unique and int(partners[-1]) < first)

@@ -13,7 +13,7 @@ class OrderOptions:
     """The arguments of `fn.readers.file` that determine the order; `readers.file` describes them.
 
     Attributes:
-        seed: only its low 32 bits matter; -1 is a seed like any other.
+        seed: only the low 32 bits matter; -1 is a seed like any other.
         shuffle_after_epoch_seed: None is 524287.
         checkpointing: the pipeline's enable_checkpointing. DALI then shuffles the original list
             after every epoch; otherwise the result of the last shuffle.
@@ -24,7 +24,7 @@ class OrderOptions:
             goes with random_shuffle. Not an argument of DALI's.
 
     Raises:
-        ValueError, TypeError: a value that DALI refuses, misreads or dies of; names it.
+        ValueError, TypeError: DALI would refuse or misread the named value, or crash.
     """
 
     random_shuffle: bool = False

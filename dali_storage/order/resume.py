@@ -1,11 +1,11 @@
 """The rest of an epoch, for another number of ranks.
 
-Let S be the samples of an epoch, interleaved over the ranks that began it: the first one of rank 0,
-the first one of rank 1 and so on, then the second ones; without padding. As all ranks have been
-given equally many batches, what they have been given is the beginning of S. So one number says what
-is left: S[given:]. Rank r of any number of ranks goes on with every world-th entry of that, from
-the r-th on. What these ranks are given is the beginning of the rest in turn, so the number of ranks
-may change again within the epoch.
+Let S be the samples of an epoch, interleaved over the ranks of its beginning: the first sample of
+rank 0, the first of rank 1 and so on, then the second samples; without padding. All ranks have been
+given equally many batches, so together they have received a prefix of S, and one number describes
+the rest: S[given:]. Rank r of any number of ranks goes on with every world-th entry of the rest,
+from the r-th on. These ranks in turn receive a prefix of the rest, so the number of ranks may
+change again within the epoch.
 """
 
 from dataclasses import dataclass, replace
@@ -22,17 +22,17 @@ from .streams import Lists
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """What is left of an epoch, and where it is in the streams of the ranks that go on.
+    """The rest of an epoch, and its position in the streams of the ranks that go on.
 
-    It takes the last positions of the epoch, so that later epochs are where they always are.
+    The rest occupies the last positions of the epoch, so later epochs keep their positions.
 
     Attributes:
         size: samples of an epoch.
         began: the order of the ranks that began the epoch; any shard_id.
         epoch: the epoch.
-        given: how many of its samples were given, at least one less than all.
-        world: how many ranks go on.
-        batch_size: theirs.
+        given: number of delivered samples of the epoch, below `size`.
+        world: number of ranks that go on.
+        batch_size: their batch size.
     """
 
     size: int
@@ -44,7 +44,7 @@ class Rest:
 
     @property
     def rounds(self) -> int:
-        """How many batches each rank is given of a whole epoch."""
+        """Batches of each rank in a whole epoch."""
         return rounds(self.size, self.world, self.batch_size)
 
     @property
@@ -59,18 +59,18 @@ class Rest:
 
     @property
     def same(self) -> int | None:
-        """Where the ranks go on in the order that they have anyway, if they can; else None."""
+        """The position to go on from in the normal order of the ranks, or None if impossible."""
         batches, odd = divmod(self.given, self.world * self.batch_size)
         if odd or (batches and self.began.num_shards != self.world):
             return None
         return self.epoch * self.rounds + batches
 
     def shares(self) -> IntArray:
-        """int64[world], how many of the samples each rank is given."""
+        """Number of samples of each rank: int64[world]."""
         return (self.size - self.given - np.arange(self.world) + self.world - 1) // self.world
 
     def given_at(self, position: int) -> int:
-        """How many samples of the epoch were given before the batch at a position."""
+        """Samples of the epoch delivered before the batch at a position."""
         batches = position - self.start
         return min(self.given + batches * self.batch_size * self.world, self.size)
 
@@ -80,7 +80,7 @@ class Rest:
         known = interleaved(self.size, self.began, containers, self.epoch, first)
         at = self.given - first + rank
         entries = known[at :: self.world]
-        # Without a sample of its own, a rank repeats what it was given last, if it was there.
+        # Without a sample of its own, a rank repeats its last one, if the rank existed before.
         last = entries[-1] if len(entries) else known[at - self.world if at >= self.world else -1]
         padded = np.full((self.stop - self.start) * self.batch_size, last)
         padded[: len(entries)] = entries
@@ -88,7 +88,7 @@ class Rest:
 
 
 class RestOrder(Order):
-    """The order of a rank that goes on with the rest of an epoch, and then with whole ones."""
+    """The order of one rank: the rest of an epoch, followed by whole epochs."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class RestOrder(Order):
         containers: IntArray | None,
         rest: Rest,
     ) -> None:
-        """`rest` is for as many ranks, of this batch size; see Order for the others."""
+        """Make the order; `rest` has the same ranks and batch size. See Order for the others."""
         super().__init__(size, batch_size, options, containers)
         self._rest, self._rank, self._containers = rest, options.shard_id, containers
 
@@ -106,15 +106,15 @@ class RestOrder(Order):
         """See Order.
 
         Raises:
-            ValueError: the batch would be of the part of the epoch that was given before.
+            ValueError: the batch is in the delivered part of the epoch.
         """
         rest = self._rest
         if index >= rest.stop or index < rest.stop - rest.rounds:
             return super().batch(index)
         if index < rest.start:
             raise ValueError(
-                f"batch {index} is of epoch {rest.epoch}, of which {rest.given} samples were given "
-                f"before it was resumed; its rest begins at batch {rest.start}"
+                f"batch {index} is in the delivered part of epoch {rest.epoch}, which was resumed "
+                f"after {rest.given} samples; the rest begins at batch {rest.start}"
             )
         start = (index - rest.start) * rest.batch_size
         return self._entries_of_rest[start : start + rest.batch_size].copy()
@@ -129,7 +129,7 @@ def interleaved(
 ) -> IntArray:
     """S[start:] of an epoch, see the docstring of the module: int64[size - start].
 
-    It costs the epoch's shuffles of all ranks, but shuffles the list that they share only once.
+    The cost is the epoch's shuffles of all ranks, but only one shuffle of their common list.
     """
     world = options.num_shards
     lists = Lists(size, options)

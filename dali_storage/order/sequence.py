@@ -1,9 +1,9 @@
 """The endless sequence of full batches that `fn.readers.file` delivers.
 
-The entries of the list form one endless stream, and every batch is a piece of it. An epoch covers
-one shard; the next epoch covers the next shard or, with `stick_to_shard`, the same one again. Where
-an epoch starts in the stream is arithmetic, and so is the entry at a position. With
-`pad_last_batch` every epoch starts with a new batch, and all have the same number of batches.
+The entries of the list form one endless stream, cut into batches. An epoch covers one shard; the
+next epoch covers the next shard or, with `stick_to_shard`, the same shard again. Arithmetic gives
+the start of an epoch in the stream, and the entry at a position. With `pad_last_batch` every epoch
+starts with a new batch, and all have the same number of batches.
 """
 
 from typing import Protocol
@@ -27,13 +27,13 @@ class Batches(Protocol):
 class Order:
     """The endless sequence of batches of indices of delivered samples. Not thread-safe.
 
-    Consecutive batches are cheap. A jump is free without shuffling. With random_shuffle it costs
-    some nanoseconds per skipped sample, and the shuffle of the epoch up to the batch. With
-    shuffle_after_epoch it costs the shuffles of all epochs in between, and a jump back starts from
-    the first one; with checkpointing it costs one shuffle, and with containers one of these.
+    Consecutive batches are cheap. A jump is free without shuffling. With random_shuffle a jump
+    costs some nanoseconds per skipped sample, and the shuffle of the epoch up to the batch. With
+    shuffle_after_epoch the cost is the shuffles of all epochs in between, and a jump back starts
+    from the first epoch; with checkpointing, one shuffle; with containers, one shuffle of these.
 
-    Memory is O(size) if the list is shuffled, O(containers) if these are, and O(initial_fill) for
-    the window, which is never larger than a shard.
+    Memory is O(size) if the list is shuffled, O(containers) if containers are shuffled, and
+    O(initial_fill) for the window, which is never larger than a shard.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Order:
         containers: IntArray | None = None,
         lists: Lists | None = None,
     ) -> None:
-        """For a list of `size` entries; `containers`: int64[k], how many of them each has.
+        """Make the order of a list of `size` entries.
 
-        Containers are needed, and used, if the options say `by_container`. `lists` saves time for
-        several shards of one order.
+        `containers`, int64[k], has the number of entries of each container, and is needed and used
+        with `by_container`. `lists` saves time for several shards of one order.
 
         Raises:
             ValueError: batch_size is below 1, there are more shards than entries, or the containers
@@ -80,7 +80,7 @@ class Order:
         epoch, batch = divmod(index, self._rounds)
         end = self._shards.epoch_start(epoch + 1)
         start = self._shards.epoch_start(epoch) + batch * self._batch_size
-        # A shard that is one sample short may have a last batch of nothing but padding.
+        # The last batch of a shard that is one sample short may be all padding.
         entries = self._entries(min(start, end - 1), min(start + self._batch_size, end))
         padding = np.full(self._batch_size - len(entries), entries[-1])
         return np.concatenate([entries, padding])

@@ -1,4 +1,4 @@
-"""Where the shards are in the list, and where the epochs are in the endless stream."""
+"""Positions of the shards in the list, and of the epochs in the endless stream."""
 
 from typing import TypeVar
 
@@ -11,20 +11,20 @@ _Index = TypeVar("_Index", int, IntArray)
 
 
 def rounds(size: int, world: int, batch_size: int) -> int:
-    """How many batches each of `world` ranks is given of `size` samples, the last one padded."""
+    """Batches of each of `world` ranks for `size` samples, with a padded last batch."""
     return -(-size // (world * batch_size))
 
 
 class Shards:
-    """Converts between indices in the list and positions in the endless stream.
+    """Conversion between indices in the list and positions in the endless stream.
 
     Shard k of `num_shards` starts at the index `size * k // num_shards` (DALI, loader.h,
-    start_index). Methods that take an index also take int64[n] of them.
+    start_index). Methods with an index as argument also accept int64[n].
 
     Attributes:
         size: entries in the list, at least one per shard.
         largest: entries in the largest shard.
-        sticks: whether all epochs read the same shard.
+        sticks: all epochs read the same shard.
     """
 
     def __init__(self, size: int, options: OrderOptions) -> None:
@@ -41,18 +41,18 @@ class Shards:
             self._origin, self._phase, self._cycle = first, 0, self.start(self._shard + 1) - first
 
     def start(self, shard: _Index) -> _Index:
-        """The index at which a shard starts; for `num_shards`, the end of the list."""
+        """The first index of a shard; for `num_shards`, the end of the list."""
         return self.size * shard // self._count
 
     def epoch_start(self, epoch: int) -> int:
-        """The position at which an epoch starts."""
+        """The first position of an epoch."""
         if self.sticks:
             return epoch * self._cycle
         turns, shard = divmod(self._shard + epoch, self._count)
         return turns * self.size + self.start(shard) - self._phase
 
     def index(self, position: int) -> int:
-        """The index that is read at a position."""
+        """The index in the list for a position."""
         return self._origin + (self._phase + position) % self._cycle
 
     def indices(self, start: int, stop: int) -> IntArray:
@@ -61,11 +61,11 @@ class Shards:
         return self._origin + np.arange(first, first + stop - start) % self._cycle
 
     def since_start(self, index: int) -> int:
-        """How many entries of its shard are before an index."""
+        """Number of entries of its shard before an index."""
         return index - self.start(self._shard_of(index))
 
     def until_end(self, index: _Index) -> _Index:
-        """How many entries of its shard follow, the one at the index included."""
+        """Number of entries of its shard from an index on, including the index."""
         return self.start(self._shard_of(index) + 1) - index
 
     def _shard_of(self, index: _Index) -> _Index:

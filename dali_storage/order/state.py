@@ -1,7 +1,7 @@
-"""Saved positions in plain types, which JSON takes, and what they are positions of.
+"""Saved positions in plain types, fit for JSON, with the identity of data set and order.
 
-A *checkpoint* is what a rank puts into that of DALI: it goes on with everything as it was. A
-*state* is one for all ranks, and goes on with any number of them.
+A *checkpoint* is the part of one rank in DALI's checkpoint; resuming needs the same setup. A
+*state* is common to all ranks, and any number of ranks can resume from the state.
 """
 
 from collections.abc import Mapping
@@ -33,17 +33,17 @@ _COUNTS = "epoch", "given", "batches", "batch_size", "world", "rank"
 
 _SAME = "give the reader the same arguments"
 _REMEDIES = {  # in order of precedence
-    "samples": "take the data set that it was made with",
-    "names": "take the data set that it was made with",
-    "num_shards": "take as many shards; pipelines also go on with resume=, see readers.state()",
-    "batch_size": "take the same one; pipelines also go on with resume=, see readers.state()",
-    "shard_id": "give every rank the checkpoint of its own",
-    "shuffle_bits": "take the DALI that it was made with; before 2.2 it shuffles by 32 bits",
+    "samples": "resume with the same data set",
+    "names": "resume with the same data set",
+    "num_shards": "use as many shards; on another number, resume a pipeline from readers.state()",
+    "batch_size": "use the same size; with another, resume a pipeline from readers.state()",
+    "shard_id": "give every rank its own checkpoint",
+    "shuffle_bits": "use the same version of DALI; before 2.2, DALI shuffles by 32 bits",
     "checkpointing": "make the pipeline or reader with the same enable_checkpointing",
     "seed": "give the reader the same seed",
     "stream": "give the reader the same weights, order, epoch_size and seed",
 }
-_FOLLOWS = {  # what then differs in any case
+_FOLLOWS = {  # entries that then differ in any case
     "samples": ("names",),
     "num_shards": ("shard_id",),
     "random_shuffle": ("initial_fill", "seed"),
@@ -60,7 +60,7 @@ _WORDS = {
 
 
 class SavedPositions:
-    """Positions in one stream of batches, as checkpoints and states."""
+    """Checkpoints and states of positions in one stream of batches."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class SavedPositions:
         shared_seed: bool,
         stream: SampleStream | None = None,
     ) -> None:
-        """`reader` begins the messages. `shared_seed`: all ranks have the seed of `order`."""
+        """Describe the stream of a reader.
+
+        `reader` begins the messages. `shared_seed`: all ranks have the seed of `order`.
+        """
         self._reader, self._order, self._batch_size = reader, order, batch_size
         self._shared_seed = shared_seed or not order.random_shuffle
         self._identity, self._stream = _identity(catalog, order), stream
@@ -80,8 +83,8 @@ class SavedPositions:
     def checkpoint(
         self, position: int, rest: Rest | None, state: Mapping[str, Any] | None
     ) -> dict[str, Any]:
-        """Of the batch at a position; `state` is the one that `rest` was resumed from."""
-        # At its end, too: there an iterator still has the numbers of the rest.
+        """The checkpoint of the batch at a position; `rest` was resumed from `state`."""
+        # At the end of the rest, too: there an iterator still has the numbers of the rest.
         resumed = rest is not None and position <= rest.stop
         return {
             **self._identity,
@@ -95,18 +98,16 @@ class SavedPositions:
         """Check a checkpoint: `batches` is the position, `resumed` the state of its rest, if any.
 
         Raises:
-            ValueError: it is something else, or of another data set or order; names it.
+            ValueError: not a checkpoint, or of another data set or order; names the difference.
         """
-        saved = read_checkpoint(
-            f"{self._reader}: this is no checkpoint of such a reader", checkpoint
-        )
+        saved = read_checkpoint(f"{self._reader}: not a checkpoint of such a reader", checkpoint)
         here = self._identity | {"batch_size": self._batch_size}
         here |= self._comparable(saved, saved["batches"] // self._rounds)
         _require_same(f"{self._reader}: the checkpoint", saved, here)
         return saved
 
     def state(self, position: int, rest: Rest | None) -> dict[str, Any]:
-        """Of the batch at a position; its seed is None if every rank may have another one.
+        """The state of the batch at a position; the seed is None if ranks may differ in seeds.
 
         Raises:
             ValueError: the reader does not pad its last batches.
@@ -124,12 +125,12 @@ class SavedPositions:
         return {name: values[name] for name in _STATE if name in values}
 
     def read_state(self, state: Any) -> tuple[int, Rest | None, dict[str, Any]]:
-        """The position, what is left of its epoch if others began it, and the state itself.
+        """The position, the rest of its epoch if other ranks began the epoch, and the state.
 
         Raises:
-            TypeError, ValueError: it is damaged, or of another data set or order; names it.
+            TypeError, ValueError: the state is damaged, or of another data set or order.
         """
-        what = f"{self._reader}: resume is no state of readers.state()"
+        what = f"{self._reader}: resume is not a state of readers.state()"
         saved, began = _read_state(what, state, self._stream is not None)
         self._require_padding("resume")
         rest = (Rest if self._stream is None else StreamRest)(
@@ -149,9 +150,9 @@ class SavedPositions:
             raise ValueError(f"{what}: given is {rest.given}")
         if saved["seed"] is None and same is None:
             raise ValueError(
-                f"{self._reader}: when the state was saved, every rank may have had another seed, "
-                f"that of its pipeline: go on with {rest.began.num_shards} shards and the same "
-                "batch size; for the next time, give the reader seed="
+                f"{self._reader}: the state has no common seed (each rank used its pipeline's); "
+                f"resume with {rest.began.num_shards} shards and the same batch size, or set the "
+                "reader's seed= before saving"
             )
         given = {name: saved[name] for name in saved if name in state}
         return (rest.start, rest, given) if same is None else (same, None, given)
@@ -161,13 +162,13 @@ class SavedPositions:
         return rounds(self._size, self._order.num_shards, self._batch_size)
 
     def _order_of(self, epoch: int) -> dict[str, Any]:
-        """What an epoch depends on beside the identity, if a stream has its samples."""
+        """The entries of an epoch beside the identity: for a stream, its description."""
         if self._stream is None:
             return {}
         return {"stream": self._stream.describe(epoch), "changes": self._stream.changes}
 
     def _comparable(self, saved: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-        """As `_order_of()`, for a comparison: what was changed while running may differ."""
+        """Return `_order_of()` for a comparison, in which changes while running may differ."""
         stream = {"stream": _NOT_SAVED["stream"]} | self._order_of(epoch)
         return stream | {"changes": saved["changes"]}
 
@@ -178,7 +179,7 @@ class SavedPositions:
 
 
 def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
-    """What the order of a data set depends on; what makes no difference is set to a default."""
+    """Everything that determines the order of a data set; defaults for unused options."""
     window, reshuffled = options.random_shuffle, options.shuffle_after_epoch
     seed = options.shuffle_after_epoch_seed
     order = replace(
@@ -194,12 +195,12 @@ def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
 
 
 def _read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], OrderOptions]:
-    """Check a state, which has the order of the ranks that began the epoch; `what`: as below.
+    """Check a state, and return its entries and the order of the ranks that began the epoch.
 
-    `dealt`: an epoch is that of a stream, and may have more than the samples.
+    `dealt`: a stream has the epoch, which may be longer than the data set.
     """
     if not isinstance(state, Mapping):
-        raise TypeError(f"{what}: it is {state!r}")
+        raise TypeError(f"{what} but {state!r}")
     read = _read(what, state, _STATE)
     for name, most in (("given", read["samples"] - 1), ("num_shards", read["samples"])):
         if read[name] > most and not dealt:
@@ -212,16 +213,16 @@ def _read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], Ord
 
 
 def read_checkpoint(what: str, checkpoint: Any) -> dict[str, Any]:
-    """Check a checkpoint; `what` begins the message of an error.
+    """Check a checkpoint; an error begins with the first argument.
 
     Raises:
-        ValueError: it is something else; says what.
+        ValueError: not a checkpoint; says why.
     """
     return _read(what, checkpoint, _CHECKPOINT)
 
 
 def _require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse a position of something else; compares the entries that both have."""
+    """Refuse a position of another data set or order; compare the entries present in both."""
     both = saved.keys() & here.keys()
     differs = [name for name in saved if name in both and saved[name] != here[name]]
     if differs:
@@ -232,17 +233,17 @@ def _require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) 
             for each in (saved, here)
         ]
         remedy = next((_REMEDIES[name] for name in _REMEDIES if name in differs), _SAME)
-        raise ValueError(f"{what} was made with {was}, and here it is {now}: {remedy}")
+        raise ValueError(f"{what} was made with {was}, but this reader has {now}: {remedy}")
 
 
 def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
     if not isinstance(saved, Mapping):
-        raise ValueError(f"{what}: it is {saved!r}")
+        raise ValueError(f"{what} but {saved!r}")
     if saved.get("version") != VERSION:
-        version = f"version {saved['version']!r}" if "version" in saved else "no version"
+        version = f"version {saved['version']!r}" if "version" in saved else "without a version"
         raise ValueError(
-            f"{what}, or one of another dali_storage: it has {version}, and this "
-            f"dali_storage reads version {VERSION}: take the dali_storage that saved it"
+            f"{what}: unsupported state {version} "
+            f"(this release reads version {VERSION}); load it with the release that saved it"
         )
     read = _NOT_SAVED | dict(saved)
     require_entries(what, read, known)
@@ -252,13 +253,13 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
 def require_entries(
     what: str, saved: Mapping[str, Any], known: Mapping[str, tuple[type, ...]]
 ) -> None:
-    """Refuse other entries than these, or of other types; `what` begins the message of an error.
+    """Refuse unknown, missing or mistyped entries; an error begins with the first argument.
 
     Raises:
-        ValueError: says which.
+        ValueError: names the entries.
     """
     if odd := sorted(map(str, saved.keys() ^ known.keys())):
-        raise ValueError(f"{what}: it lacks, or has too much: {', '.join(odd)}")
+        raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
     for name, kinds in known.items():
         if type(saved[name]) not in kinds or (name in _COUNTS and saved[name] < 0):
             raise ValueError(f"{what}: {name} is {saved[name]!r}")

@@ -1,10 +1,10 @@
 """The endless stream of entries that `fn.readers.file` reads, without padding.
 
-With `random_shuffle` the stream passes through a window of `initial_fill` entries, and each sample
-is drawn from it (DALI, dali/operators/reader/loader/loader.h, ReadOne), always among the entries of
+With `random_shuffle` the stream passes through a window of `initial_fill` entries, from which each
+sample is drawn (DALI, dali/operators/reader/loader/loader.h, ReadOne), always among the entries of
 the current epoch. This is a Fisher-Yates shuffle of limited reach: at position p, swap entry p with
-entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch depends on the epochs
-before it only through the state of the random engine, and the stream can start at any epoch.
+entry p + draw(0 to min(initial_fill, end of the epoch - p) - 1). So an epoch depends on earlier
+epochs only through the state of the random engine, and the stream can start at any epoch.
 """
 
 from array import array
@@ -34,11 +34,11 @@ class Stream(Protocol):
     """The endless stream of indices into the list of samples, without padding."""
 
     def chunk(self, position: int) -> tuple[int, Indices]:
-        """A piece of the stream that contains `position`: where it starts, and its entries."""
+        """The start and the entries of a piece of the stream that contains `position`."""
 
 
 class Lists:
-    """The whole list, shuffled: what all shards have in common."""
+    """The whole shuffled list, common to all shards."""
 
     def __init__(self, size: int, options: OrderOptions) -> None:
         self._engine, self._bits = partial(_engine, options), options.shuffle_bits
@@ -66,7 +66,7 @@ class Lists:
             self._list = shuffled(self._list, self._engine(self._epoch), self._bits)
 
     def _original(self, count: int) -> Indices:
-        """The first entries of the list; in half the memory, if the size allows it."""
+        """The first entries of the list; in half the memory if the size permits."""
         if self._size < 2**31:
             return np.arange(count, dtype=np.int32)
         return np.arange(count)
@@ -93,7 +93,7 @@ def make_stream(
 
 
 class _Listed:
-    """The list itself or, with random_shuffle, the list in one order that never changes."""
+    """The list itself or, with random_shuffle, the list in one fixed order."""
 
     def __init__(self, shards: Shards, lists: Lists | None) -> None:
         self._shards, self._lists = shards, lists
@@ -108,7 +108,7 @@ class _Listed:
 
 
 class _Reshuffled:
-    """The list, shuffled anew before each epoch."""
+    """The list, reshuffled before each epoch."""
 
     def __init__(self, shards: Shards, lists: Lists) -> None:
         self._lists = lists
@@ -121,18 +121,18 @@ class _Reshuffled:
 
 
 class _ContainersReshuffled:
-    """The containers, shuffled anew before each epoch; samples keep their order within each.
+    """The containers, reshuffled before each epoch; samples keep their order within each.
 
-    DALI's readers of containers, since 2.2 (pull request 6288). They shuffle the original order, so
-    an epoch does not depend on others. Containers without samples take part.
+    DALI's readers of containers do the same since 2.2 (pull request 6288). They shuffle the
+    original order, so an epoch does not depend on others. Empty containers are included.
     """
 
     def __init__(self, shards: Shards, options: OrderOptions, counts: IntArray) -> None:
-        """`counts`: int64[k], how many samples each container has."""
+        """Shuffle containers with these `counts` of samples: int64[k]."""
         self._shards, self._counts = shards, counts
         self._engine = partial(_engine, replace(options, shuffle_bits=64))
         self._length = shards.epoch_start(1)
-        self._epoch, self._ends, self._shifts = -1, counts, counts  # of the last epoch that we saw
+        self._epoch, self._ends, self._shifts = -1, counts, counts  # of the last epoch seen
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         epoch = position // self._length
@@ -143,7 +143,7 @@ class _ContainersReshuffled:
         return np.concatenate([self._of_epoch(epoch, start, stop) for epoch in epochs])
 
     def _of_epoch(self, epoch: int, start: int, stop: int) -> IntArray:
-        """The entries at those of the positions start to stop - 1 that are in an epoch."""
+        """The entries of one epoch at the positions start to stop - 1."""
         if epoch != self._epoch:
             self._shuffle(epoch)
         first = epoch * self._length
@@ -157,13 +157,13 @@ class _ContainersReshuffled:
         if order.size > 1:
             order = shuffled(order, self._engine(epoch), 64)
         ends = np.cumsum(counts[order])
-        # From the index in the shuffled list to the entry: how far each container has moved.
+        # Distance from the index in the shuffled list to the entry, for each container.
         self._shifts = np.cumsum(counts)[order] - ends
         self._epoch, self._ends = epoch, ends
 
 
 def _engine(options: OrderOptions, epoch: int) -> WordSource:
-    """The random engine that shuffles before an epoch; DALI counts them from 1."""
+    """The random engine of the shuffle before an epoch; DALI counts epochs from 1."""
     seed = options.shuffle_after_epoch_seed
     seed = _DEFAULT_SEED if seed is None else seed
     if options.shuffle_bits == 32:  # in DALI before 2.2
@@ -172,10 +172,10 @@ def _engine(options: OrderOptions, epoch: int) -> WordSource:
 
 
 class _Windowed:
-    """`listed`, drawn from a moving window, see the docstring of the module."""
+    """The entries of `listed`, drawn from a moving window; see the module's docstring."""
 
     def __init__(self, shards: Shards, listed: _List, window: int, chunk: int, seed: int) -> None:
-        """`window` and `chunk` are in entries; a window has at most those of the largest shard."""
+        """Draw from `listed`; `window`, at most the largest shard, and `chunk` are in entries."""
         self._shards, self._listed = shards, listed
         self._window, self._chunk = window, chunk
         self._engine = Minstd(seed)
@@ -197,7 +197,7 @@ class _Windowed:
         self._position, self._pending, self._head = position, array("q"), 0
 
     def _advance(self) -> IntArray:
-        """The next chunk: int64[chunk]. If an epoch ends in it, that shows in the bounds only."""
+        """The next chunk: int64[chunk]. An end of an epoch inside shows in the bounds only."""
         indices = self._shards.indices(self._position, self._position + self._chunk)
         bounds = np.minimum(self._shards.until_end(indices), self._window)
         self._load()
@@ -212,7 +212,7 @@ class _Windowed:
 
     def _load(self) -> None:
         """Load every entry that the next chunk may swap."""
-        # Only once per length of the window, because it moves as many entries to the front.
+        # Only once per length of the window, because as many entries move to the front.
         if self._head >= self._window:
             del self._pending[: self._head]
             self._head = 0
@@ -221,7 +221,7 @@ class _Windowed:
         self._pending.frombytes(self._listed.entries(loaded, wanted).tobytes())
 
     def _wind(self, goal: int) -> None:
-        """Bring the engine to its state at position `goal`, from the nearest saved one."""
+        """Bring the engine to its state at position `goal`, from the nearest saved state."""
         found = bisect_right(self._marks, goal, key=itemgetter(0)) - 1
         position, self._engine.state = self._marks[found]
 

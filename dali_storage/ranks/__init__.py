@@ -1,4 +1,4 @@
-"""Which part of a data set a process reads. Asks what is loaded already; imports nothing."""
+"""The shard of a data set for this process, found from loaded modules without imports."""
 
 import os
 import sys
@@ -24,12 +24,12 @@ __all__ = ["Shard", "check", "shard"]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A process among those that train together.
+    """The place of a process among all processes of a training.
 
     Attributes:
         rank: the process, from 0 to `world` - 1, over all machines; or its rank in a group.
-        world: the number of processes, or of those in the group.
-        local_rank: the process among all those of its machine; the number of its GPU.
+        world: the number of processes, in total or in the group.
+        local_rank: the number of the process on its machine, and of its GPU.
     """
 
     rank: int = 0
@@ -43,21 +43,21 @@ class Shard:
 
     @classmethod
     def here(cls, group: Any = None) -> "Shard":
-        """The shard of this process: what is known of it now.
+        """The shard of this process, as far as known now, from the first source of this list.
 
         1. `group`: a process group of torch, or one dimension of a DeviceMesh (`mesh["data"]`).
            Needed if several ranks read the same samples, as with tensor or pipeline parallelism.
-        2. What is imported and initialised: torch.distributed, Ray Train, JAX. If no launcher has
-           set a local rank, this is the rank: right on a single machine.
-        3. RANK, WORLD_SIZE and LOCAL_RANK in the environment (torchrun and others). Lightning sets
-           no RANK; on its first machine (NODE_RANK=0), it is LOCAL_RANK.
+        2. An initialised framework: torch.distributed, Ray Train, JAX. If no launcher has set a
+           local rank, the local rank is the rank: right on a single machine.
+        3. RANK, WORLD_SIZE and LOCAL_RANK in the environment (torchrun and others). Lightning does
+           not set RANK; on its first machine (NODE_RANK=0), LOCAL_RANK is the rank.
         4. The variables of MPI (mpirun), then of a step of Slurm (srun).
-        5. Otherwise process 0 of 1. That includes the first process of a Lightning script, until
-           `fit()` starts the others: ask after that.
+        5. Otherwise process 0 of 1. This includes the first process of a Lightning script until
+           `fit()` starts the others: call this method later.
 
         Raises:
-            ValueError: a variable is missing, or its value is no rank; or the group is none.
-            RuntimeError: two of these disagree, or the rank is not known yet.
+            ValueError: a variable is missing or not a rank; or the group is not a group.
+            RuntimeError: two sources disagree, or the rank is not known yet.
         """
         place = _find(group)
         whole = place if group is None else _torch() or place
@@ -67,10 +67,10 @@ class Shard:
 def shard(group: Any = None) -> dict[str, int]:
     """The shard of this process as arguments of a reader: `readers.file(..., **shard())`.
 
-    The rules are those of `loaders.Shard.here(group)`, but for the local rank: it is not needed.
+    The rules are the same as for `loaders.Shard.here(group)`, without the local rank.
 
     Returns:
-        `shard_id` and `num_shards`; 0 and 1 if nothing says that there are other processes.
+        `shard_id` and `num_shards`; 0 and 1 without any sign of other processes.
 
     Raises:
         ValueError, RuntimeError: as by `Shard.here()`.
@@ -91,24 +91,24 @@ def _find(group: Any) -> Claim:
     for name, value in zip(TORCH, (first.rank, first.world), strict=False):
         if name in os.environ and read(name, range(2**31)) != value:
             raise RuntimeError(
-                f"{first}, the environment {name}={os.environ[name]}: pass init_process_group() "
-                f"what the launcher has set, {REMEDY}"
+                f"{first}, the environment {name}={os.environ[name]}: pass the launcher's values "
+                f"to init_process_group(), {REMEDY}"
             )
     return first
 
 
 def _of_group(group: Any) -> Claim:
-    """Of a ProcessGroup, which has a rank, or a DeviceMesh, which has one in each dimension."""
+    """The claim of a ProcessGroup with a rank, or of a DeviceMesh with one dimension."""
     mesh = hasattr(group, "get_local_rank")
     if mesh and group.ndim != 1:
         names = group.mesh_dim_names or ()
         raise ValueError(
-            f"group is a mesh of {group.ndim} dimensions {names}: give the one over which the data "
-            "is split, such as mesh['data']"
+            f"group is a mesh of {group.ndim} dimensions {names}: give the dimension that splits "
+            "the data, such as mesh['data']"
         )
     if not mesh and not hasattr(group, "rank"):  # new_group() returns a number to other ranks
         raise ValueError(
-            f"group must be a process group that has this process, or a DeviceMesh, not {group!r}"
+            f"group must be a process group with this process, or a DeviceMesh, not {group!r}"
         )
     return Claim("group", group.get_local_rank() if mesh else group.rank(), group.size())
 
@@ -124,7 +124,7 @@ def _ray() -> Claim | None:
     train: Any = sys.modules.get("ray.train")
     try:
         context = train.get_context() if train else None
-    except (RuntimeError, DeprecationWarning):  # no worker of Ray Train; a trial of Ray Tune
+    except (RuntimeError, DeprecationWarning):  # not a worker of Ray Train; a trial of Ray Tune
         return None
     if context is None or context.get_world_rank() is None:
         return None
@@ -133,7 +133,7 @@ def _ray() -> Claim | None:
 
 
 def _jax() -> Claim | None:
-    # Asked for its process_index(), JAX would otherwise initialise its devices.
+    # Otherwise, JAX's process_index() would initialise its devices.
     initialised = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
     if not initialised or not initialised():
         return None
@@ -144,8 +144,8 @@ def _jax() -> Claim | None:
 def _local_rank(place: Claim) -> int:
     if "LOCAL_RANK" in os.environ:
         return read("LOCAL_RANK", range(place.world))
-    # Of mpirun and srun only the same ranks: they may start one process a machine, which then
-    # starts those of the group.
+    # From mpirun and srun only with the same ranks: they may start one process per machine, which
+    # then starts the processes of the group.
     for other in (place, *of_environment(STARTERS)):
         if other.agrees(place) and other.local_rank is not None:
             return other.local_rank

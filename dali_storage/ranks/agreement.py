@@ -1,4 +1,4 @@
-"""A comparison of what all ranks have."""
+"""A comparison of the states of all ranks."""
 
 import sys
 from collections.abc import Mapping
@@ -6,16 +6,16 @@ from typing import Any
 
 
 def check(state: Mapping[str, Any], group: Any = None) -> None:
-    """Refuse to go on unless all ranks have the same state of a reader.
+    """Raise unless all ranks have the same state of a reader.
 
-    A rank that missed a `set_weights()`, or has another seed or another `epoch_size`, would give
-    samples twice, and leave others out. All ranks of the group must call this, after equally many
-    batches.
+    A rank without a `set_weights()` call of the others, or with another seed or `epoch_size`, would
+    deliver some samples twice, and omit others. All ranks of the group must call this, after
+    equally many batches.
 
     Args:
-        state: of `readers.state()`, or one of `loader.state_dict()["readers"]`.
-        group: a process group of torch; by default that of all processes. Without torch.distributed
-            there is nothing to compare.
+        state: the result of `readers.state()`, or a value in `loader.state_dict()["readers"]`.
+        group: a process group of torch; by default all processes. Without torch.distributed there
+            is nothing to compare.
 
     Raises:
         ValueError: the states differ; names the entries, and two ranks.
@@ -30,7 +30,7 @@ def check(state: Mapping[str, Any], group: Any = None) -> None:
             first, found = states[0].get(name), other.get(name)
             if first != found:
                 raise ValueError(
-                    f"the ranks have other states: {name} is {first!r:.80} on rank 0, and "
+                    f"the states of the ranks differ: {name} is {first!r:.80} on rank 0, but "
                     f"{found!r:.80} on rank {rank}; give all ranks the same arguments, and call "
-                    "set_weights() on all of them with the same weights and at"
+                    "set_weights() on all ranks with the same weights and at"
                 )

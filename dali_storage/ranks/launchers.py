@@ -1,4 +1,4 @@
-"""What launchers of processes have set in the environment."""
+"""The variables that launchers of processes set in the environment."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,25 +10,25 @@ from ..contract.options import require_integer
 _Variables: TypeAlias = tuple[str, str, str]  # of the rank, the number of processes, the local rank
 
 TORCH = "RANK", "WORLD_SIZE", "LOCAL_RANK"  # torchrun, Lightning, Accelerate, DeepSpeed
-# Not SLURM_NTASKS: that is the number of the job's tasks, also in a batch script or a shell of
-# salloc, which are one process. SLURM_STEP_NUM_TASKS is set by srun alone (Slurm, srun(1)).
+# Not SLURM_NTASKS, the number of the job's tasks, also in a batch script or a shell of salloc,
+# which are one process. SLURM_STEP_NUM_TASKS is set by srun alone (Slurm, srun(1)).
 _SLURM = "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
 STARTERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI, srun --mpi=pmi2
     _SLURM,
 )
-# Set by launchers that may be started once on every machine by another one: torchrun, Lightning.
+# Set by launchers that another launcher may start once per machine: torchrun, Lightning.
 _NESTED = "TORCHELASTIC_RUN_ID", "NODE_RANK"
 REMEDY = (
-    "or say it yourself: shard_id and num_shards of a reader, "
+    "or set the shard yourself: shard_id and num_shards of a reader, "
     "shard=Shard(rank, world, local_rank) of a loader"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one source says: its name, and the variables that it has in the environment."""
+    """The rank according to one source, with its name and its variables in the environment."""
 
     source: str
     rank: int
@@ -37,7 +37,7 @@ class Claim:
     variables: _Variables | None = None
 
     def agrees(self, other: "Claim") -> bool:
-        """Whether both are one rank of as many."""
+        """Return whether both have the same rank and number of ranks."""
         return (self.rank, self.world) == (other.rank, other.world)
 
     def __str__(self) -> str:
@@ -45,11 +45,11 @@ class Claim:
 
 
 def launched() -> Claim:
-    """What the environment says: the launcher nearest to this process, if several are nested."""
+    """The claim of the environment: of the innermost launcher if several are nested."""
     place, *others = [*of_environment([TORCH, *STARTERS]), Claim("nothing", 0, 1, 0)]
     if place.variables == TORCH and not os.environ.keys() & {*_NESTED}:
         for other in others[:-1]:
-            if other.world >= place.world:  # not one process a machine, which starts some
+            if other.world >= place.world:  # not one process per machine, which starts others
                 refuse_different(place, other)
     if place.variables is None and "PMIX_RANK" in os.environ:
         raise ValueError(
@@ -60,7 +60,7 @@ def launched() -> Claim:
 
 
 def of_environment(launchers: Sequence[_Variables]) -> Iterator[Claim]:
-    """What those of these launchers say that have set their variables."""
+    """The claims of all launchers with variables in the environment."""
     for variables in launchers:
         given = [name for name in variables if name in os.environ]
         if variables[1] in given or (given and variables != _SLURM):
@@ -98,12 +98,12 @@ def refuse_missing(variables: _Variables, needed: _Variables) -> NoReturn:
 def refuse_different(one: Claim, other: Claim) -> None:
     """Refuse two sources that disagree."""
     if not one.agrees(other):
-        raise RuntimeError(f"{one}, and {other}: correct the wrong one, {REMEDY}")
+        raise RuntimeError(f"{one}, but {other}: correct the wrong one, {REMEDY}")
 
 
 def read(name: str, known: range) -> int:
-    """The number in a variable, which is set."""
+    """The number in a set variable."""
     text = os.environ[name]
-    value: Any = int(text) if text.isdecimal() else text  # int() would also take "1_0" and " 1"
+    value: Any = int(text) if text.isdecimal() else text  # int() would also accept "1_0" and " 1"
     require_integer("environment", name, value, known)
     return int(value)

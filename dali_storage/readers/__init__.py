@@ -1,4 +1,4 @@
-"""The drop-in operators: those of `nvidia.dali.fn.readers`, with a choice of storage backend."""
+"""Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
 from ..dali import catalog, progress, replaced, set_weights, state
 from .caffe import caffe

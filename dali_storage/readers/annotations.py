@@ -1,6 +1,6 @@
 """The annotations of a COCO file: checked by us, parsed by DALI's own reader.
 
-DALI's parser does not round as Python's does, so the numbers are those that DALI itself dumps.
+DALI's parser rounds differently from Python's, so the numbers come from DALI's own dump.
 """
 
 import os
@@ -28,26 +28,26 @@ _COCO = own_reader("COCO")
 def parse(
     source: Source, options: CocoOptions, target: str = ""
 ) -> tuple[list[bytes], Annotations]:
-    """Check a JSON file, and have DALI parse it: the names of the images, and their annotations.
+    """Check a JSON file, parse it by DALI, and return the names and annotations of the images.
 
-    The dump is saved to the directory `target`, if it is given.
+    The dump is saved to the directory `target`, if given.
 
     Raises:
-        ValueError: the file is not what DALI reads, see `check()`; or nothing is left of it.
-        OSError: it cannot be read, or changes meanwhile; or `target` cannot be written.
+        ValueError: DALI cannot read the file correctly, see `check()`; or no image is left.
+        OSError: the file cannot be read, or changes meanwhile; or `target` cannot be written.
     """
     about = f"annotations_file {os.fsdecode(source.name)!r}"
     if target:
-        os.scandir(target).close()  # refuses what is no directory before minutes of work
+        os.scandir(target).close()  # refuses a missing directory before minutes of work
     with ExitStack() as stack:
         state, content = source.state(), source.read()
         known = {**state, "checksum": zlib.crc32(content)}
         if scheme(source.name):
             path = stack.enter_context(in_memory(content))
-        else:  # DALI takes only text, and not all names are
+        else:  # DALI accepts only text, but names are bytes
             path = f"/proc/self/fd/{stack.enter_context(open(source.name, 'rb')).fileno()}"
         text = content.decode("latin-1")
-        del content  # it may be large
+        del content  # may be large
         expected = check(about, text, options)
         del text
         folder = stack.enter_context(TemporaryDirectory(prefix="dali_storage"))
@@ -56,7 +56,7 @@ def parse(
         try:
             thread.submit(_dump, path, folder, options).result()
         except (RuntimeError, ValueError) as error:
-            what = f"{about}: {failure(error).replace(path, 'it')}"
+            what = f"{about}: {failure(error).replace(path, 'the file')}"
             if "No files found" in what and options.skip_empty:
                 what = f"skip_empty=True leaves no image of {about}"
             raise ValueError(what) from None
@@ -67,7 +67,7 @@ def parse(
     polygons = found.masks.polygons if found.masks else found.polygons
     if (lost := expected.lost(names, found.objects, polygons)) is not None:
         what = f"{about}: DALI's parser loses annotations of {os.fsdecode(lost)!r}, or their labels"
-        raise ValueError(f"{what}; write the file anew with Python's json")
+        raise ValueError(f"{what}; rewrite the file with Python's json")
     if target:
         origin.save(target, dumped, options, known)
     return names, found

@@ -23,30 +23,30 @@ def caffe(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.caffe` with a choice of how the bytes are read.
+    """`fn.readers.caffe` with a choice of storage backend.
 
-    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; these, and
-    what else is not described here, are as in `readers.lmdb`.
+    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; for these
+    and all other arguments see `readers.lmdb`.
 
     Args:
-        path: databases whose values are each a `Datum` of Caffe.
-        image_available: whether images are wanted.
-        label_available: whether labels are wanted. At least one of the two is.
+        path: databases of Caffe; each value is a `Datum`.
+        image_available: return the images.
+        label_available: return the labels. At least one of the two must be True.
         device: "cpu" or None.
 
     Returns:
-        `(images, labels)` or those of them that are wanted, the only one as a node; with
-        return_index, the index (int64, shape (1,)) comes last.
+        `(images, labels)` or a single node for the only requested output; with return_index, the
+        index (int64, shape (1,)) comes last.
 
-        * images: uint8, in host memory that DALI shares: (bytes,), encoded; or, if the Datum says
-          so, (height, width, channels), with the bytes in Caffe's order, as in DALI.
+        * images: uint8, in host memory shared with DALI: (bytes,), encoded; or, depending on the
+          Datum, (height, width, channels), with the bytes in Caffe's order, as in DALI.
         * labels: int32, shape (1,).
 
     Raises:
-        RecordError: while the pipeline runs: a value is no Datum, lacks what is wanted, its bytes
-            do not fill height, width and channels, or some images are encoded and some not.
-            `filename` is the path of the file; the message names the record. All that
-            `readers.lmdb` raises may be raised as well.
+        RecordError: the running pipeline found a value that is not a Datum, lacks a requested
+            field, or whose bytes do not fill height, width and channels; or some images are encoded
+            and some not. `filename` is the path of the file; the message names the record.
+        Exception: any error of `readers.lmdb`.
     """
     arguments = complete(caffe, given, locals())
     nodes = add_reader(opening=prepare_caffe(arguments), **in_graph(arguments))
@@ -54,10 +54,10 @@ def caffe(
 
 
 def prepare_caffe(arguments: Mapping[str, Any]) -> Opening:
-    """What `caffe` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `caffe`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
     names = "image_available", "label_available"
     image, label = (dali_flag(name, arguments[name], default=True) for name in names)
     if not image and not label:
-        raise ValueError("image_available or label_available must be True: nothing is wanted")
+        raise ValueError("image_available or label_available must be True: no output is left")
     return prepare_values(arguments, Datum(image, label))

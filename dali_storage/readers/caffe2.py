@@ -28,37 +28,37 @@ def caffe2(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.caffe2` with a choice of how the bytes are read.
+    """`fn.readers.caffe2` with a choice of storage backend.
 
-    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; these, and
-    what else is not described here, are as in `readers.lmdb`.
+    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; for these
+    and all other arguments see `readers.lmdb`.
 
     Args:
-        path: databases whose values are each a `TensorProtos` of Caffe2, which has a tensor for
-            each output, in their order, and no more.
-        image_available: whether the first tensor is an image.
+        path: databases of Caffe2; each value is a `TensorProtos` with exactly one tensor for each
+            output, in the order of the outputs.
+        image_available: the first tensor is an image.
         label_type: 0: a label is one number. 2: all numbers of a tensor. 4: there are no labels.
             1 and 3 (sparse labels) are refused: in DALI, they fail with every record.
-        num_labels: ignored; only sparse labels would need it.
-        additional_inputs: how many tensors of numbers follow the label, up to 1,000.
-        bbox: whether the last tensor is a bounding box, of 4 integers.
+        num_labels: ignored; only needed for sparse labels.
+        additional_inputs: number of tensors of numbers after the label, up to 1,000.
+        bbox: the last tensor is a bounding box, of 4 integers.
         device: "cpu" or None.
 
     Returns:
-        Those of these nodes that there are, in this order, the only one as it is; with
-        return_index, the index (int64, shape (1,)) comes last.
+        The nodes of the outputs in this order, or a single node; with return_index, the index
+        (int64, shape (1,)) comes last.
 
-        * images: uint8, in host memory that DALI shares: (bytes,) of a tensor of type STRING, which
-          is encoded; or (height, width, channels) of type BYTE.
+        * images: uint8, in host memory shared with DALI: (bytes,), encoded, of a tensor of type
+          STRING; or (height, width, channels) of type BYTE.
         * labels: int32 or float32, as in the record; shape (1,), or (n,) with label_type 2.
         * additional inputs: int32, int64 or float32, shape (n,).
         * bounding boxes: int32, shape (4,).
 
     Raises:
-        RecordError: while the pipeline runs: a value is no TensorProtos, has more or fewer tensors
-            than outputs, or one of them is of another type or size. `filename` is the path of the
-            file; the message names the record. All that `readers.lmdb` raises may be raised as
-            well.
+        RecordError: the running pipeline found a value that is not a TensorProtos, has more or
+            fewer tensors than outputs, or has a tensor of another type or size. `filename` is the
+            path of the file; the message names the record.
+        Exception: any error of `readers.lmdb`.
     """
     arguments = complete(caffe2, given, locals())
     nodes = add_reader(opening=prepare_caffe2(arguments), **in_graph(arguments))
@@ -66,7 +66,7 @@ def caffe2(
 
 
 def prepare_caffe2(arguments: Mapping[str, Any]) -> Opening:
-    """What `caffe2` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `caffe2`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
     names = "label_type", "additional_inputs", "num_labels"
     given = {name: arguments[name] for name in names if arguments[name] is not None}
@@ -74,7 +74,7 @@ def prepare_caffe2(arguments: Mapping[str, Any]) -> Opening:
     kind, more = numbers.get("label_type", _SINGLE), numbers.get("additional_inputs", 0)
     if kind not in (_SINGLE, _DENSE, _NO_LABEL):
         raise ValueError(f"label_type must be 0, 2 or 4 (no sparse labels), not {kind}")
-    if not 0 <= more <= 1000:  # the graph of so many takes a second
+    if not 0 <= more <= 1000:  # a graph of this size costs a second
         raise ValueError(f"additional_inputs must be from 0 to 1000, not {more}")
     image = dali_flag("image_available", arguments["image_available"], default=True)
     box = dali_flag("bbox", arguments["bbox"])

@@ -21,7 +21,7 @@ from .annotations import parse
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu
 
-_NEW_NAMES = {  # of arguments that DALI has given other ones, and still takes
+_NEW_NAMES = {  # of arguments that DALI has renamed, and still accepts
     "dump_meta_files": "save_preprocessed_annotations",
     "dump_meta_files_path": "save_preprocessed_annotations_dir",
     "meta_files_path": "preprocessed_annotations",
@@ -30,7 +30,7 @@ _NEW_NAMES = {  # of arguments that DALI has given other ones, and still takes
 
 
 class AnnotationArguments(TypedDict, total=False):
-    """The arguments that say which images and annotations are read, and how."""
+    """The arguments about images and annotations."""
 
     annotations_file: PathLike | None
     avoid_class_remapping: bool | None
@@ -69,49 +69,48 @@ class CocoArguments(AnnotationArguments, DaliArguments, total=False):
 
 @takes_arguments(**ANNOTATION_DEFAULTS)
 def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
-    """`fn.readers.coco` with a choice of how the bytes are read.
+    """`fn.readers.coco` with a choice of storage backend.
 
     The arguments are the same, and so are the images, annotations, order, shards and epochs, bit
-    for bit. What is not described here is as in `readers.file`. docs/coco.md has more.
+    for bit. For all other arguments see `readers.file`. docs/coco.md has more.
 
     Args:
-        file_root: the directory or the URL that the names of images are relative to.
-        annotations_file: the JSON file, a path or a URL. It is checked entry by entry for what
-            makes DALI's parser lose annotations, crash, or never return, which takes longer than
-            that parser.
-        preprocessed_annotations: a directory instead, which DALI or
-            `python -m dali_storage index --coco` has written. The latter says what it was made of:
-            with it, `annotations_file` and the arguments below may be given as well, and are
-            compared.
-        images: the `file_name` of each image that is wanted, in this order. By default all, by
-            their ids. Unlike in DALI, an unknown one is an error.
+        file_root: the directory or the URL of the names of images.
+        annotations_file: the JSON file, a path or a URL. Each entry is checked for anything that
+            makes DALI's parser lose annotations, crash, or never return. The check costs more time
+            than the parser.
+        preprocessed_annotations: instead, a directory written by DALI or
+            `python -m dali_storage index --coco`. The latter records its source: then
+            `annotations_file` and the arguments below may be given as well, and are compared.
+        images: the `file_name` of each image to read, in this order. By default all, by their ids.
+            Unlike in DALI, an unknown name is an error.
         ratio: boxes and vertices as fractions of the width and height of their image.
         ltrb: boxes as left, top, right, bottom instead of left, top, width, height.
         size_threshold: objects with a lower width or height, in pixels, are left out.
-        include_iscrowd: whether objects with `iscrowd` are there.
+        include_iscrowd: include objects with `iscrowd`.
         skip_empty: leave out images without objects.
         avoid_class_remapping: labels are category ids. By default they are 1, 2, 3 and so on in the
             order of "categories"; 0 is an unknown category.
-        polygon_masks: give polygons and vertices.
-        pixelwise_masks: give masks of pixels. Needs the package pycocotools.
-        image_ids: give the ids of images.
-        save_preprocessed_annotations: write the annotations to the directory
-            `save_preprocessed_annotations_dir`, which exists, as the command above does.
+        polygon_masks: return polygons and vertices.
+        pixelwise_masks: return masks of pixels. Needs the package pycocotools.
+        image_ids: return the ids of images.
+        save_preprocessed_annotations: write the annotations to the existing directory
+            `save_preprocessed_annotations_dir`, in the format of the command above.
         dump_meta_files, dump_meta_files_path, meta_files_path, save_img_ids: old names of
             `save_preprocessed_annotations`, `save_preprocessed_annotations_dir`,
             `preprocessed_annotations` and `image_ids`.
         masks: as polygon_masks, but polygons have the first and last coordinate, not vertex.
-        device: "cpu" or None. Take `pinned`, and `.gpu()` of an output.
+        device: "cpu" or None. For a GPU use `pinned`, and `.gpu()` on an output.
 
     Returns:
         `(images, boxes, labels, [polygons, vertices | masks], [ids], [index])`. Images are as in
-        `readers.file`; the others are new memory.
+        `readers.file`; the others are in new memory.
 
         * images: the files' bytes; uint8, 1-D.
         * boxes: float32, shape (objects, 4).
         * labels: int32, shape (objects,).
-        * polygons: int32, shape (polygons, 3): the number of the object in the image, and where the
-          vertices of the polygon begin and end in those of the image.
+        * polygons: int32, shape (polygons, 3): the number of the object in the image, and the begin
+          and end of the polygon's vertices among the vertices of the image.
         * vertices: float32, shape (vertices, 2).
         * masks: int32, shape (height, width, 1): the label of each pixel, or 0.
         * ids: int32, shape (1,).
@@ -120,18 +119,18 @@ def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
     Raises:
         ValueError, TypeError: an argument is wrong; or a value in annotations_file is missing or
             not of its type: with the entry, its id, the field, the value and the remedy. Or
-            `preprocessed_annotations` are not complete, or of something else.
+            `preprocessed_annotations` are incomplete, or from another source.
         OSError: the annotations cannot be read.
         BackendUnavailable: as `readers.file`; or pixelwise_masks lacks its package.
 
-    While it runs, the pipeline raises what it does with `readers.file`.
+    The running pipeline raises the errors of `readers.file`.
     """
     arguments = complete(coco, given)
     return add_reader(opening=prepare_coco(arguments, given), **in_graph(arguments))
 
 
 def prepare_coco(arguments: Mapping[str, Any], given: Collection[str]) -> Opening:
-    """What `coco` opens, from its arguments by name; `given` are the names of no defaults."""
+    """The `Opening` of `coco`, from its arguments by name; `given` names the explicit ones."""
     on_cpu(arguments["device"], "annotations are in host memory")
     arguments = _renamed(arguments)
     if arguments["file_root"] is None:
@@ -183,7 +182,7 @@ def _local(arguments: Mapping[str, Any], name: str) -> bytes:
 
 
 def source_of(name: bytes, remote: Remote | None = None) -> Source:
-    """The annotations of a name: if only they have a URL, read by a backend without options."""
+    """The annotations of a name; a lone URL is read by a backend without options."""
     if scheme(name) and remote is None:
         remote = registry.load(registry.choose(None, [name])).remote()
     return Source(name, Files(remote))

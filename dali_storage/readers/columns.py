@@ -39,37 +39,39 @@ def columns(
 ) -> Any:
     """Samples of several files each: image and mask, left and right, low and high resolution.
 
-    The order is that of `readers.file`, and so are all arguments that are not described here.
+    The order and all other arguments are as in `readers.file`.
 
     Args:
         files: for each output a template, or for each output a list of files; as a list or a dict.
             A template is a path or URL with one `{}`, which stands for any text, also with slashes:
             the key of a sample. `["images/{}.jpg", "masks/{}.png"]` are the two files of each key.
-            Lists of files have one length: sample i is number i of each. Templates are found in a
-            mounted file system or an object store. Samples that are rows: `zip(*rows)` makes lists.
-        file_root: the directory or URL that templates and files are relative to.
-        keys: of templates: the samples, in their order; they may repeat. By default all that there
-            are, in the order of their bytes. Or a text file of them, one a line, without the white
-            space around it: a path, which may be relative to `file_root`, or a URL.
-        labels: for each of `keys`, or of the files in a list, as in `readers.records`. By default
-            samples have none.
-        missing: "error": a key that has no file of a template is refused. "skip": it is left out.
-            It has a label all the same; `weights` and `order` count the samples that are left.
+            Lists of files have one length: sample i is number i of each. Templates are matched in a
+            mounted file system or an object store. For samples in rows, `zip(*rows)` makes lists.
+        file_root: the directory or URL for relative templates and files.
+        keys: for templates: the keys of the samples, in their order; keys may repeat. By default
+            all existing keys, in the order of their bytes. Or a text file with one key per line,
+            without surrounding white space: a path, possibly relative to `file_root`, or a URL.
+        labels: a label for each of `keys`, or of the files in a list, as in `readers.records`. By
+            default there are no labels.
+        missing: for a key without a file for some template. "error": refuse the key. "skip": leave
+            the key out. Skipped keys also have a label; `weights` and `order` count the remaining
+            samples.
 
     Returns:
         A tuple of the outputs, label and index; or, if `files` is a dict, a dict of the outputs, in
-        a tuple with label and index if these are asked for.
+        a tuple with label and index if these are requested.
 
-        * outputs: uint8, 1-D, in host memory that DALI shares, or in that of a GPU. Up to 4 KiB of
-          one size are copied.
+        * outputs: uint8, 1-D, in host memory shared with DALI, or in GPU memory. Files of up to
+          4 KiB with one size are copied.
         * label: int32, shape (1,), with `labels`.
         * index: int64, shape (1,), with return_index.
 
     Raises:
         ValueError, TypeError: an argument is wrong; a key lacks a file, or no sample is left. The
-            message has the argument or the path. Of files in lists, the running pipeline says so.
+            message has the argument or the path. A missing file of a list is an error of the
+            running pipeline.
         OSError: a directory or the file of keys cannot be read, or a URL cannot be listed.
-        BackendUnavailable, RuntimeError: as `readers.file`, and so is all that the pipeline raises.
+        BackendUnavailable, RuntimeError: as `readers.file`, like all errors of the pipeline.
     """
     arguments = complete(columns, given, locals())
     nodes = add_reader(opening=prepare_columns(arguments), **in_graph(arguments))
@@ -77,7 +79,7 @@ def columns(
 
 
 def prepare_columns(arguments: Mapping[str, Any]) -> Opening:
-    """What `columns` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `columns`, from its arguments by name; others are ignored."""
     files, root, missing = (arguments[name] for name in ("files", "file_root", "missing"))
     if not isinstance(files, Mapping):
         files = dict(enumerate(as_list("files", files, PATH_TYPES)))
@@ -97,12 +99,12 @@ def prepare_columns(arguments: Mapping[str, Any]) -> Opening:
 
 
 def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
-    """How the names of each template begin, and what finds the samples."""
+    """The fixed beginnings of all templates, and a function that finds the samples."""
     keys, labels, path = arguments["keys"], arguments["labels"], b""
     parsed = [templates.Template.parse(name, each) for name, each in given.items()]
     firsts = [each.before for each in parsed]
     if labels is not None and keys is None:
-        raise ValueError("labels of templates need keys, which say what they are the labels of")
+        raise ValueError("labels of templates need keys: give a key for each label")
     if isinstance(keys, PATH_TYPES):
         (path,) = file_names("keys", keys)
         if not path.startswith(b"/") and not scheme(path):
@@ -113,8 +115,8 @@ def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str,
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         is_placed = root or all(each.startswith(b"/") or scheme(each) for each in firsts)
         if not is_placed and tree() is not None:
-            what = "file_root must be the mounted directory that templates are relative to"
-            raise ValueError(f"{what}: a map of extents is not listed; or files must be lists")
+            what = "file_root must be the mounted directory of the templates"
+            raise ValueError(f"{what}: a map of extents cannot be listed; or give lists of files")
         wanted, source = keys, f" in {os.fsdecode(path)!r}" if path else ""
         if path:
             with Files(remote).opened([path]) as opened:
@@ -128,9 +130,9 @@ def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str,
 
 
 def _by_lists(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
-    """The first file of each list, and what makes the samples."""
+    """The first file of each list, and a function that makes the samples."""
     if arguments["keys"] is not None or arguments["missing"] != "error":
-        raise ValueError("keys and missing are for templates, and files are lists")
+        raise ValueError("keys and missing are for templates, but files are lists")
     lists = [file_names(name, each) for name, each in given.items()]
     if len({*map(len, lists)}) > 1:
         counts = ", ".join(f"{n} has {len(it):,}" for n, it in zip(given, lists, strict=True))

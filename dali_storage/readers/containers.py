@@ -1,4 +1,4 @@
-"""Arguments that several readers have beside those of `arguments`."""
+"""Further arguments of several readers, in addition to `arguments`."""
 
 import os
 from collections.abc import Sequence
@@ -10,29 +10,29 @@ from .arguments import DaliArguments
 
 
 class DirectArguments(DaliArguments, total=False):
-    """The arguments of DALI's readers that may read past the page cache."""
+    """The arguments of DALI's readers with direct I/O."""
 
     use_o_direct: bool | None
 
 
 def on_cpu(device: str | None, why: str) -> None:
-    """Refuse a device that is not the CPU, of a reader that delivers nowhere else."""
+    """Refuse devices other than the CPU, for a reader that delivers only in host memory."""
     if device not in (None, "cpu"):
-        remedy = "take pinned=True, and .gpu() of an output"
+        remedy = "use pinned=True, and .gpu() on an output"
         raise ValueError(f"device must be 'cpu', not {device!r}: {why}; {remedy}")
 
 
 def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[bytes] | None:
-    """The paths of indexes, one for each of the containers; None if there are none.
+    """The paths of indexes, one for each of the containers; None without indexes.
 
-    Containers that are objects must have indexes.
+    Objects as containers must have indexes.
     """
     if given is None or (isinstance(given, (list, tuple)) and not given):  # as in DALI
         for name in filter(scheme, containers):
             what = f"{argument} must be given for {os.fsdecode(name)!r}"
-            why = "without an index, to find the samples takes very many requests"
+            why = "without an index, finding the samples needs very many requests"
             remedy = "run python -m dali_storage index on a local copy, and give the path or URL"
-            raise ValueError(f"{what}: {why}; {remedy} of the .idx file that it makes")
+            raise ValueError(f"{what}: {why}; {remedy} of its .idx file")
         return None
     names = file_names(argument, given)
     if len(names) != len(containers):

@@ -1,4 +1,4 @@
-"""What a `Feature` of nvidia.dali.tfrecord asks for, found by a run of DALI's own reader."""
+"""Types and shapes of nvidia.dali.tfrecord's `Feature`, found by a run of DALI's own reader."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,19 +16,19 @@ _TFRecord = own_reader("TFRecord")
 
 
 def describe(features: Any) -> dict[str, Feature]:
-    """What is wanted of each feature, by name.
+    """The requested type and shape of each feature, by name.
 
-    DALI's reader is run twice, in a CPU pipeline of its own, on a record in memory. If the record
-    lacks the features, the outputs tell their types. If it has empty lists, they tell their shapes;
-    one of (0, ...) is that of a VarLenFeature.
+    DALI's reader runs twice, in a CPU pipeline of its own, on a record in memory. From a record
+    without the features, the outputs show their types. From a record of empty lists, the outputs
+    show their shapes; a VarLenFeature has a shape of (0, ...).
 
     Raises:
-        ValueError: there are no features, or one that DALI does not read.
-        TypeError: it is not a mapping of names to features.
+        ValueError: there are no features, or DALI does not read one of them.
+        TypeError: not a mapping of names to features.
     """
     _check(features)
-    # In a thread of its own, which has no current pipeline: DALI traces the calls of the code that
-    # defines one, and cannot do so if another begins within (its conditionals, AutoGraph).
+    # In a thread of its own, which has no current pipeline: DALI traces the calls in the definition
+    # of a pipeline, which fails for a nested pipeline (DALI's conditionals, AutoGraph).
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_describe, features).result()
 
@@ -40,8 +40,8 @@ def _describe(features: Mapping[str, Any]) -> dict[str, Feature]:
         return {name: _feature(*found) for name, found in _run(features, entries).items()}
     except (RuntimeError, ValueError):  # of DALI, of numpy
         for name in features if len(features) > 1 else ():
-            _describe({name: features[name]})  # is refused, too, if it is the wrong one
-    what = "its shape must be that of an array that fits in memory"
+            _describe({name: features[name]})  # a wrong feature is refused here, too
+    what = "its shape must be of an array that fits in memory"
     if example.BYTES in kinds.values():
         what = "a string must be a FixedLenFeature of shape (): the first one is read"
     raise ValueError(f"features[{next(iter(features))!r}]: {what}")
@@ -51,12 +51,12 @@ def _check(features: Any) -> None:
     if not isinstance(features, Mapping):
         raise TypeError(f"features must be a dict of names and features, not {features!r}")
     if not features:
-        raise ValueError("features must not be empty: name those that the pipeline needs")
+        raise ValueError("features must not be empty: name the features for the pipeline")
     for name, feature in features.items():
         if not isinstance(name, str):
             raise TypeError(f"features must have strings for names, not {name!r}")
-        if name.encode(errors="replace").decode() != name:  # it has surrogates
-            raise ValueError(f"features must have names that UTF-8 can write, not {name!r}")
+        if name.encode(errors="replace").decode() != name:  # has surrogates
+            raise ValueError(f"features must have names that UTF-8 can encode, not {name!r}")
         if not isinstance(feature, tfrecord.Feature):
             raise TypeError(
                 f"features[{name!r}] must be a FixedLenFeature or VarLenFeature of "
@@ -72,7 +72,7 @@ def _feature(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Feature:
 
 
 def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """The types and shapes that DALI's reader makes of an Example of `entries`."""
+    """The types and shapes of the outputs of DALI's reader for an Example of `entries`."""
     message = _message(example.MESSAGE, entries)
     record = HEADER.pack(len(message), 0) + message + FOOTER.pack(0)
     with in_memory(record) as path, in_memory(b"0 %d" % len(record)) as index_path:
@@ -85,7 +85,7 @@ def _run(features: Mapping[str, Any], entries: bytes) -> dict[str, tuple[Any, tu
 
 
 def _entry(name: str, kind: int) -> bytes:
-    """A feature without values or, if it is a string, with one."""
+    """A feature without values or, for a string, with one value."""
     values = _message(example.MESSAGE, b"") if kind == example.BYTES else b""
     key = _message(example.MESSAGE, name.encode())
     feature = _message(example.VALUE, _message(kind, values))
@@ -93,7 +93,7 @@ def _entry(name: str, kind: int) -> bytes:
 
 
 def _message(tag: int, content: bytes) -> bytes:
-    size = len(content)  # in five bytes, of which all but the last say that another follows
+    size = len(content)  # in five bytes; all but the last have the continuation bit
     return (
         bytes([tag, *(size >> bits & 127 | 128 for bits in (0, 7, 14, 21)), size >> 28]) + content
     )

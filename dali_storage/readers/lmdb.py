@@ -34,37 +34,38 @@ def lmdb(
 ) -> tuple[DataNode, ...]:
     """The values of LMDB files, in the order of their keys; DALI has no such reader.
 
-    Neither LMDB nor its package is needed. All arguments that are not described here are those of
-    `readers.file`. For records of Caffe take `readers.caffe` or `readers.caffe2`.
+    Neither LMDB nor its package is needed. For all other arguments see `readers.file`. For records
+    of Caffe use `readers.caffe` or `readers.caffe2`.
 
     Args:
-        path: the databases, one after another: directories with a `data.mdb`, or such files; of
+        path: the databases, one after another: directories with a `data.mdb`, or such files; for
             objects, the URLs of the files.
-        index_path: an index for each database, as `python -m dali_storage index` makes it. None:
-            the pages of the trees are read from the files. Objects need one.
+        index_path: an index for each database, made by `python -m dali_storage index`. None: the
+            pages of the trees are read from the files. Objects need an index.
         labels: the labels, int32; a column as in `readers.records`. By default 0, 1, 2 and so on.
         shuffle: "dali": the order of DALI's readers of containers. `random_shuffle` draws from a
             window that moves over the databases, `shuffle_after_epoch` shuffles the databases.
-            "samples": all values are shuffled among each other, as in `readers.file`; it takes
-            8 bytes of memory a value, 16 with shuffle_after_epoch.
+            "samples": all values are shuffled among each other, as in `readers.file`, with 8 bytes
+            of memory per value, or 16 with shuffle_after_epoch.
 
     Returns:
         `(data, labels)` or, with return_index, `(data, labels, index)`; all on the CPU with
         device="cpu".
 
-        * data: the values; uint8, 1-D, in host memory that DALI shares. Small values of one size
+        * data: the values; uint8, 1-D, in host memory shared with DALI. Small values of one size
           are copied. Keys are not delivered.
         * labels: int32, shape (1,).
         * index: int64, shape (1,): the number of the value in all databases.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; a file is no LMDB, is damaged, or has databases
-            with names or several values for a key. The message has the argument or the file.
-        ContainerChangedError: the index is not that of the file, or the file is being written.
+        ValueError, TypeError: an argument is wrong; a file is not LMDB, is damaged, or has
+            databases with names or several values for a key. The message has the argument or the
+            file.
+        ContainerChangedError: the index is of another file, or the file is being written.
         OSError: a file or an index cannot be read.
         BackendUnavailable: as `readers.file`.
 
-    The pipeline raises, while it runs, what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
         * ContainerChangedError, StaleMapError: a file has been written since the values were found.
     """
@@ -73,17 +74,17 @@ def lmdb(
 
 
 def prepare_lmdb(arguments: Mapping[str, Any]) -> Opening:
-    """What `lmdb` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `lmdb`, from its arguments by name; others are ignored."""
     return prepare_values(arguments, _Values())
 
 
 def prepare_values(arguments: Mapping[str, Any], fmt: Format) -> Opening:
-    """What a reader of LMDB files opens; `fmt` makes its outputs."""
+    """The `Opening` of a reader of LMDB files; `fmt` makes its outputs."""
     paths = file_names("path", arguments["path"])
     indexes = index_names("index_path", arguments["index_path"], paths)
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
-        # The backend may have a map of files that are not there.
+        # The backend may have a map of missing files.
         found = index.find(paths, indexes, Files(remote), tree() is not None)
         if not fmt.labels:
             return found

@@ -1,4 +1,4 @@
-"""`readers.manifest`: files, or segments of WAV files, that JSON lines name."""
+"""`readers.manifest`: files, or segments of WAV files, named in JSON lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -26,49 +26,49 @@ def manifest(
     file_root: PathLike | None = None,
     **given: Unpack[ReaderArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """Files that manifests name, and columns of these, in the order of `readers.file`.
+    """Files named in manifests, and columns of the manifests, in the order of `readers.file`.
 
     A manifest has a JSON object on each line, for example
     `{"audio_filepath": "talk.wav", "offset": 61.5, "duration": 5, "text": "hello"}`. Blank lines
-    are no samples. What is not described here is as in `readers.file`.
+    are skipped. For all other arguments see `readers.file`.
 
     Args:
         manifests: paths or URLs of manifests, which are read one after another.
         path: the key of the path or URL of a sample's file, which may be of any kind.
         columns: the keys of further outputs, and their types: str, int or float, for example
             `{"text": str, "label": int}`. Every line must have them.
-        segments: the values of "offset" and "duration", in seconds, mean a part of a WAV with PCM,
-            float, A-law or mu-law; it is delivered as a WAV of its own. Fractions of frames are cut
-            off, and the part ends with the file. An `offset` is 0 if it is missing or negative, and
-            without a `duration` of at least 0 the part goes to the end. False: whole files.
-        return_rate: whether the sample rate is an output, from the header of such a WAV; other
-            files are refused then.
-        file_root: the directory or URL that paths are relative to; by default, as in DALI, the
-            working directory, not that of the manifest.
-        device: "cpu" or None; take `pinned`, and `.gpu()` of an output.
+        segments: use the values of "offset" and "duration", in seconds, as a part of a WAV with
+            PCM, float, A-law or mu-law; the part is delivered as a WAV of its own. Fractions of
+            frames are truncated, and the part ends with the file. A missing or negative `offset` is
+            0, and without a `duration` of at least 0 the part goes to the end. False: whole files.
+        return_rate: return the sample rate from the header of such a WAV; other files are then
+            refused.
+        file_root: the directory or URL for relative paths; by default, as in DALI, the working
+            directory, not the directory of the manifest.
+        device: "cpu" or None; for a GPU use `pinned`, and `.gpu()` on an output.
         backend: by default object-store if file_root, a manifest, or the path in its first line is
             a URL.
 
     Returns:
         The data; or, if there are more outputs, a tuple `(data, rate, *columns, index)`.
 
-        * data: uint8, 1-D: the bytes of the file, in host memory that DALI shares; or of a WAV.
+        * data: uint8, 1-D: the bytes of the file, in host memory shared with DALI; or of a WAV.
         * rate: float32, shape (), in Hz.
         * columns: str is UTF-8, uint8, 1-D; int is int64 and float float64, of shape (1,).
         * index: with return_index, int64, shape (1,): the number of the sample.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; a line is no JSON object, lacks a key or has a
-            wrong value; or a segment begins behind the end of its file. The message has manifest
+        ValueError, TypeError: an argument is wrong; a line is not a JSON object, lacks a key or has
+            a wrong value; or a segment begins behind the end of its file. The message has manifest
             and line.
         OSError: a manifest cannot be read; or, if any segment begins later than its file, a file.
         BackendUnavailable: as `readers.file`.
 
-    While it runs, the pipeline raises what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
-        * RecordError: a segment is of a file that is no such WAV, or begins behind its end.
-        * ContainerChangedError: a file has changed whose size was read, because any segment begins
-          later than its file.
+        * RecordError: a segment is of a file that is not such a WAV, or begins behind its end.
+        * ContainerChangedError: a file has changed since its size was read (sizes are read if any
+          segment begins later than its file).
     """
     arguments = complete(manifest, given, locals())
     nodes = add_reader(opening=prepare_manifest(arguments), **in_graph(arguments))
@@ -78,7 +78,7 @@ def manifest(
 
 
 def prepare_manifest(arguments: Mapping[str, Any]) -> Opening:
-    """What `manifest` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `manifest`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "headers are parsed on the CPU")
     paths = file_names("manifests", arguments["manifests"])
     root = b"" if (given := arguments["file_root"]) is None else location("file_root", given)

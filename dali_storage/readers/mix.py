@@ -30,12 +30,12 @@ from .webdataset import prepare_webdataset, webdataset
 
 
 class _Kind(NamedTuple):
-    """A reader whose samples can be mixed.
+    """A reader with samples that can be mixed.
 
     Attributes:
-        reader: describes the arguments.
-        prepare: what it opens.
-        own: the arguments that say which samples there are; each source has its own.
+        reader: the reader, which describes the arguments.
+        prepare: returns the `Opening` of the reader.
+        own: the arguments that choose samples; each source has its own.
     """
 
     reader: Any
@@ -72,38 +72,39 @@ def mix(
     """Samples of several data sets, interleaved by weights: exactly, and resumable.
 
     There is one endless stream of samples for all ranks. After any number of samples, each source
-    has given its share to within 1.7 samples. Within a source, samples come in passes: each of them
-    once, in another order in every pass; when a pass is over, the next one begins. An epoch is a
-    number of samples of the stream, and passes go on across it. Ranks and batches cut the stream
-    and do not change it: a state resumes on any number of ranks. docs/sampling.md explains it.
+    has had its share to within 1.7 samples. Within a source, samples come in passes: each sample
+    once, in another order in every pass. An epoch is a number of samples of the stream, and passes
+    continue across epochs. Ranks and batches cut the stream without changing its order, so a state
+    resumes on any number of ranks. docs/sampling.md has the details.
 
     Args:
-        sources: for each source its name, and the arguments of the reader that say which samples it
-            has, for example `{"photos": {"file_root": "/data/photos"}, "scans": {"path": ...}}`. A
+        sources: the name of each source, with the arguments of the reader that choose its samples,
+            for example `{"photos": {"file_root": "/data/photos"}, "scans": {"path": ...}}`. A
             source may have `weights` of its own, for its classes or samples, as in `readers.file`.
-            Their names and their order belong to the stream.
+            The names of the sources and their order belong to the stream.
         weights: a number of at least 0 for each source, by its name: 7 and 3 are the same as 0.7
             and 0.3. None: the numbers of their samples.
         schedule: instead of weights: pairs of a position in the stream and the weights from there
             on, the first at position 0. `set_weights()` changes them while the reader runs.
-        epoch_size: how many samples of the stream are an epoch. None: as many as there are. Or
-            "largest": until each source has had one pass; "smallest": until one source has.
-        labels: "own": each sample has the label that it has in its source. "joint": the names of
-            the class directories of all sources are numbered, sorted as bytes. None: as "own", with
-            a warning if sources share labels.
+        epoch_size: number of samples of the stream in an epoch. None: the number of samples of all
+            sources. Or "largest": until each source has had one pass; "smallest": until one source
+            has.
+        labels: "own": each sample keeps the label of its source. "joint": the names of the class
+            directories of all sources are numbered, sorted as bytes. None: as "own", with a warning
+            if sources share labels.
         return_source: also return the number of each sample's source.
-        shuffle: False: each pass of a source has its samples in their order.
+        shuffle: False: each pass of a source keeps the order of its samples.
         reader: the reader of the sources: "file", "columns", "webdataset", "tfrecord", "mxnet",
             "lmdb", "caffe", "caffe2", "numpy" or "records".
-        format_options: arguments of that reader that are of all sources, such as `ext` of
-            webdataset or `features` of tfrecord.
-        seed: of all orders, the same on all ranks; by default 0.
+        format_options: the reader's arguments for all sources, such as `ext` of webdataset or
+            `features` of tfrecord.
+        seed: seed of all orders, the same on all ranks; by default 0.
 
-    All other arguments are those of `readers.file`; those of DALI's order, such as random_shuffle,
+    For all other arguments see `readers.file`; arguments of DALI's order, such as random_shuffle,
     are refused. A state needs pad_last_batch=True.
 
     Returns:
-        What the reader returns, with return_index the index among the samples of all sources, and
+        The outputs of the reader, with return_index the index among the samples of all sources, and
         with return_source the number of the source: int32, shape (1,). For tfrecord and columns, a
         dict comes first.
 
@@ -114,7 +115,7 @@ def mix(
     if reader not in _KINDS:
         raise ValueError(f"reader must be one of {', '.join(_KINDS)}, not {reader!r}")
     if arguments["order"] is not None:
-        raise ValueError("order is of one data set: readers.mix has weights")
+        raise ValueError("order is for one data set: give readers.mix weights instead")
     refuse_order_of_dali("readers.mix", arguments)
     openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
     labels, names = _labels(labels, sources), _names(reader, sources, format_options or {})
@@ -144,7 +145,7 @@ def mix(
 def _names(
     reader: str, sources: Mapping[str, Mapping[str, Any]], format_options: Mapping[str, Any]
 ) -> Sequence[str] | None:
-    """Of the outputs, if they are in a dict."""
+    """The names of the outputs, if they are in a dict."""
     if reader == "tfrecord":
         return [*format_options["features"]]
     files = [it["files"] for it in sources.values()] if reader == "columns" else [()]
@@ -160,13 +161,13 @@ def _openings(
     arguments: Mapping[str, Any],
     format_options: Mapping[str, Any],
 ) -> dict[str, Opening]:
-    """What each source opens."""
+    """The `Opening` of each source."""
     if not isinstance(sources, Mapping) or not sources:
         raise TypeError(f"sources must be a mapping of names to arguments, not {sources!r:.80}")
     parameters = signature(kind.reader).parameters.values()
     defaults = {it.name: it.default for it in parameters if it.default is not Parameter.empty}
     common = {name: arguments[name] for name in ReaderArguments.__annotations__ if name in defaults}
-    # Any value says that the order is not DALI's.
+    # Any value means an order other than DALI's.
     common |= {"weights": None, "order": None, "epoch_size": 1}
     own = {*kind.own}
     formats = {it.name for it in parameters} - own - {*common, "shuffle"}
@@ -185,7 +186,7 @@ def _openings(
             openings[name] = kind.prepare(merged)
     if len({each.remote for each in openings.values()}) > 1:
         urls = ", ".join(repr(name) for name, each in openings.items() if each.remote)
-        raise ValueError(f"sources must all be URLs or all be paths, and only {urls} has URLs")
+        raise ValueError(f"sources must all be URLs or all be paths, but only {urls} has URLs")
     return openings
 
 
@@ -200,11 +201,11 @@ def _noting(name: str) -> Iterator[None]:
 
 
 def _require(where: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse other arguments than the known ones."""
+    """Refuse unknown arguments."""
     if odd := [name for name in given if name not in known]:
         names = ", ".join(sorted(known))
         raise TypeError(
-            f"{where} has no argument {odd[0]!r}; it has {names}; others are of readers.mix itself"
+            f"{where} has no argument {odd[0]!r}, only {names}; pass others to readers.mix itself"
         )
 
 
@@ -216,8 +217,8 @@ def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str
         for name, given in sources.items():
             if given.get("files") is not None or given.get("file_list") is not None:
                 raise ValueError(
-                    f"labels='joint': source {name!r} has no class names; only a file_root has, "
-                    "without files and file_list"
+                    f"labels='joint': source {name!r} has no class names; use a file_root without "
+                    "files and file_list"
                 )
     return labels
 

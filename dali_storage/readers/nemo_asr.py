@@ -1,4 +1,4 @@
-"""`readers.nemo_asr`: speech that manifests of NeMo name."""
+"""`readers.nemo_asr`: speech named in manifests of NeMo."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
@@ -55,52 +55,53 @@ def nemo_asr(
     manifest_filepaths: PathLike | Sequence[PathLike],
     **given: Unpack[NemoArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.nemo_asr` with a choice of how the bytes are read.
+    """`fn.readers.nemo_asr` with a choice of storage backend.
 
     The arguments are the same, and so are audio, rate, text, index, order, shards and epochs, bit
-    for bit. What is not described here is as in `readers.file`, and what a manifest is, as in
-    `readers.manifest`. The keys of a line are "audio_filepath", "offset", "duration" and "text".
+    for bit. For all other arguments see `readers.file`, and for manifests `readers.manifest`. The
+    keys of a line are "audio_filepath", "offset", "duration" and "text".
 
-    Several operators stand for the one of DALI: a reader, `fn.decoders.audio` and, for files that
-    are no plain WAV, `fn.slice` and `fn.audio_resample`. Such a file is read and decoded whole for
+    Several operators replace DALI's single one: a reader, `fn.decoders.audio` and, for files other
+    than plain WAV, `fn.slice` and `fn.audio_resample`. Such a file is read and decoded whole for
     each part.
 
-    As in DALI, lines that do not begin with "{" and those without a path are skipped, with a
-    `ManifestLinesSkipped` warning. Other lines that are no JSON objects, and values of wrong types,
-    are refused; DALI loses samples or crashes.
+    As in DALI, lines without "{" at the beginning or without a path are skipped, with a
+    `ManifestLinesSkipped` warning. Other lines that are not JSON objects, and values of wrong
+    types, are refused; DALI loses samples or crashes.
 
     Args:
         manifest_filepaths: paths or URLs of manifests. Paths in them are relative to the working
             directory.
         downmix: mix the channels to one: audio is then 1-D, otherwise (frames, channels).
-        dtype: of the audio: FLOAT, INT16 or INT32 of `nvidia.dali.types`.
-        max_duration, min_duration: leave out samples whose duration, as the manifest has it, is
-            longer or shorter, in seconds; 0 for no limit. A missing duration is shorter than any.
-        quality: of resampling, from 0 to 100.
-        read_idxs: whether to return the index.
-        read_sample_rate: whether to return the rate.
-        read_text: whether to return the text.
+        dtype: type of the audio: FLOAT, INT16 or INT32 of `nvidia.dali.types`.
+        max_duration, min_duration: leave out samples with a longer or shorter duration in the
+            manifest, in seconds; 0 for no limit. A missing duration is shorter than any.
+        quality: quality of resampling, from 0 to 100.
+        read_idxs: return the index.
+        read_sample_rate: return the rate.
+        read_text: return the text.
         sample_rate: the rate to resample to, in Hz; 0 or less: none.
         device: "cpu" or None.
-        pinned: by default False: what is read is decoded on the CPU.
+        pinned: by default False, because audio is decoded on the CPU.
 
     Returns:
         The audio; or, if there are more outputs, a tuple `(audio, rate, text, idx, index)`.
 
-        * audio: of `dtype`.
-        * rate: float32, shape (): that of the file, in Hz, also if the audio is resampled.
-        * text: uint8, 1-D: UTF-8 without a NUL at its end; empty if the line has none.
-        * idx: int64, shape (1,): which of the samples of its manifest that are not left out.
+        * audio: the samples, of `dtype`.
+        * rate: float32, shape (): the rate of the file, in Hz, also if the audio is resampled.
+        * text: uint8, 1-D: UTF-8 without a NUL at its end; empty if the line has no text.
+        * idx: int64, shape (1,): the number of the sample in its manifest, without samples left
+          out.
         * index: with return_index, int64, shape (1,): the number of the sample in all manifests.
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable: as `readers.manifest`.
 
-    While it runs, the pipeline raises what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
         * ContainerChangedError: as `readers.manifest`.
-        * RuntimeError, by DALI and without a name: it cannot decode a file; or a segment of one
-          that is no plain WAV begins behind its end.
+        * RuntimeError, by DALI and without a name: a file cannot be decoded; or a segment of a file
+          other than plain WAV begins behind the end.
     """
     arguments = complete(nemo_asr, given, locals())
     arguments |= _own(arguments) | {"pinned": arguments["pinned"] or False}
@@ -130,7 +131,7 @@ def nemo_asr(
     def cut_later(data: DataNode, span: DataNode, _: DataNode) -> Sequence[DataNode]:
         audio, rate = decoded(data)
         found = [data, audio, span, rate]
-        # Not resampled where the rates are equal: that would change the sound a little.
+        # Not resampled if the rates are equal: resampling would change the sound a little.
         return *(
             _either(rate != target, found, resampled, cut) if target > 0 else cut(*found)
         ), rate
@@ -145,7 +146,7 @@ def nemo_asr(
 def _either(
     predicate: DataNode, inputs: Sequence[DataNode], *branches: Callable[..., Sequence[DataNode]]
 ) -> list[DataNode]:
-    """What DALI makes of an `if` with these two branches, without `enable_conditionals`."""
+    """DALI's `if` with these two branches, without `enable_conditionals`."""
     split, merge = fn._conditional.split, fn._conditional.merge
     parts = zip(*(split(each, predicate=predicate) for each in inputs), strict=True)
     made = [branch(*part) for branch, part in zip(branches, parts, strict=True)]
@@ -153,7 +154,7 @@ def _either(
 
 
 def prepare_nemo_asr(arguments: Mapping[str, Any]) -> Opening:
-    """What `nemo_asr` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `nemo_asr`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "sound is decoded on the CPU")
     paths = file_names("manifest_filepaths", arguments["manifest_filepaths"])
     limits = arguments["min_duration"], arguments["max_duration"]
@@ -171,7 +172,7 @@ def prepare_nemo_asr(arguments: Mapping[str, Any]) -> Opening:
 
 
 def _own(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that no other reader has, checked; None is the default."""
+    """The checked arguments of this reader alone; None is the default."""
     found = dict[str, Any]()
     for name, default in _DEFAULTS.items():
         value = default if arguments[name] is None else arguments[name]

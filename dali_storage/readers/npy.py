@@ -1,4 +1,4 @@
-"""`readers.numpy`: samples that are .npy files."""
+"""`readers.numpy`: .npy files as samples."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
@@ -22,11 +22,11 @@ Fractions: TypeAlias = float | Sequence[float] | None
 
 _STARTS = "roi_start", "rel_roi_start"
 _ENDS = "roi_end", "rel_roi_end", "roi_shape", "rel_roi_shape"
-_PAD = "pad", "constant", "const", "fill"  # what DALI takes for it, in any case
+_PAD = "pad", "constant", "const", "fill"  # DALI's synonyms, in upper or lower case
 
 
 class ArrayArguments(TypedDict, total=False):
-    """The arguments that say which arrays are read, what of them, and how."""
+    """The arguments about arrays and regions."""
 
     cache_header_information: bool | None
     file_filter: PathLike
@@ -61,48 +61,47 @@ class NumpyArguments(ArrayArguments, DaliArguments, total=False):
 
 @takes_arguments(**ARRAY_DEFAULTS)
 def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.numpy` with a choice of how the bytes are read.
+    """`fn.readers.numpy` with a choice of storage backend.
 
     The arguments are the same, and so are the arrays, their order, shards and epochs, bit for bit.
-    What is not described here is as in `readers.file`.
+    For all other arguments see `readers.file`.
 
     Args:
-        device: "cpu" or None. For a GPU take `pinned`, and `.gpu()` of the output.
-        cache_header_information, register_buffers: ignored. A header that many files share is
-            parsed once in any case, and the one of each file is compared with it.
+        device: "cpu" or None. For a GPU use `pinned`, and `.gpu()` on the output.
+        cache_header_information, register_buffers: ignored. A header shared by many files is parsed
+            once in any case, and the header of each file is compared.
         file_filter: a glob pattern for the names of files; upper and lower case differ.
         file_list: a text file with the name of a file on each line, white space included, relative
             to `file_root`, by default to the directory of this file.
-        file_root: a directory. The files directly in it come first, then those of each directory
-            in it, sorted as bytes.
+        file_root: a directory. The files directly inside come first, then the files of each
+            subdirectory, sorted as bytes.
         files: names of files, relative to `file_root`, by default to the current directory.
-        roi_start, rel_roi_start: where the wanted region of the array begins, by default at 0: a
-            number for each axis, or one for all. With rel_, as fractions of the array's extent.
-            Tensors are refused: slice the output with `fn.slice`.
-        roi_end, rel_roi_end, roi_shape, rel_roi_shape: where it ends, or how long it is.
-        roi_axes: the axes that these numbers are for, by default all. The others are read whole.
-        out_of_bounds_policy: what is done if the region reaches beyond an array. "error": a
-            RecordError. "pad": it is filled with `fill_value`. "trim_to_shape": it ends where the
-            array ends.
+        roi_start, rel_roi_start: the start of the region to read, by default 0: a number for each
+            axis, or one for all. With rel_, as fractions of the array's extent. Tensors are
+            refused: slice the output with `fn.slice`.
+        roi_end, rel_roi_end, roi_shape, rel_roi_shape: the end or the size of the region.
+        roi_axes: the axes of these numbers, by default all. Other axes are read whole.
+        out_of_bounds_policy: for regions beyond an array. "error": a RecordError. "pad": fill with
+            `fill_value`. "trim_to_shape": end the region with the array.
         fill_value: rounded to the type of the array, and kept within its limits.
         use_o_direct: the same as `backend_options={"direct": True}`.
 
     Returns:
         The arrays; with return_index `(arrays, index)`.
 
-        * arrays: of the files' type and shape, in C order. Host memory that DALI shares. Arrays in
-          Fortran order, regions that are not contiguous, what is not aligned, and arrays of up to
-          4 KiB are copied.
+        * arrays: type and shape of the files, in C order. Host memory shared with DALI. Arrays in
+          Fortran order, non-contiguous regions, unaligned data, and arrays of up to 4 KiB are
+          copied.
         * index: int64, shape (1,).
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable, RuntimeError: as `readers.file`.
 
-    While it runs, the pipeline raises what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
-        * RecordError: a file is cut short, or no .npy file; DALI has no such type (objects are
-          never unpickled); the region does not fit; or the type or the number of dimensions is not
-          that of the first batch, and DALI lets no Python source change them. `filename` is the
+        * RecordError: a file is truncated, or not a .npy file; DALI has no such type (objects are
+          never unpickled); the region does not fit; or the type or the number of dimensions differs
+          from the first batch, which DALI does not permit for Python sources. `filename` is the
           path of the file.
     """
     arguments = complete(numpy, given)
@@ -111,7 +110,7 @@ def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
 
 
 def prepare_numpy(arguments: Mapping[str, Any]) -> Opening:
-    """What `numpy` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `numpy`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "headers are parsed on the CPU")
     names = "file_root", "file_list", "files", "file_filter"
     file_root, file_list, files, file_filter = map(arguments.get, names)
@@ -125,7 +124,7 @@ def prepare_numpy(arguments: Mapping[str, Any]) -> Opening:
 
 
 def _region(arguments: Mapping[str, Any]) -> Region | None:
-    """The region of interest; None if there is none. Checks the arguments in any case."""
+    """The region of interest, or None; the arguments are checked in any case."""
     for names in (_STARTS, _ENDS):
         given = [name for name in names if arguments[name] is not None]
         if len(given) > 1:
@@ -139,7 +138,7 @@ def _region(arguments: Mapping[str, Any]) -> Region | None:
         known = "'error', 'pad' or 'trim_to_shape'"
         raise ValueError(f"out_of_bounds_policy must be {known}, not {given_policy!r}")
     fill = dali_number("fill_value", 0.0 if given_fill is None else given_fill)
-    # As in DALI, an empty list is not given.
+    # As in DALI, an empty list counts as not given.
     numbers = {name: values for name, values in numbers.items() if values}
     return Region(numbers, axes, policy, fill) if numbers else None
 
@@ -147,7 +146,7 @@ def _region(arguments: Mapping[str, Any]) -> Region | None:
 def _numbers(name: str, value: Any) -> list[Any]:
     if isinstance(value, Tensor):
         what = "the region is cut when the files are read, before DALI has any tensor"
-        raise TypeError(f"{name} must be numbers: {what}; give fn.slice the output and the tensor")
+        raise TypeError(f"{name} must be numbers: {what}; use fn.slice on the output instead")
     given = [] if value is None else as_list(name, value, (str, bytes, Number))
     if name.startswith("rel_"):
         return [dali_number(name, each) for each in given]

@@ -1,4 +1,4 @@
-"""`readers.mxnet`: samples that are records of RecordIO files."""
+"""`readers.mxnet`: records of RecordIO files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -21,39 +21,39 @@ def mxnet(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> tuple[DataNode, ...]:
-    """`fn.readers.mxnet` with a choice of how the bytes are read.
+    """`fn.readers.mxnet` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
-    bit. What is not described here is as in `readers.file`.
+    bit. For all other arguments see `readers.file`.
 
     Args:
-        path: the .rec files. They count as one long file: a record may begin in one of them and end
-            in the next.
-        index_path: one file for all of `path`, with a pair "key offset" for each record, as im2rec
-            writes it.
+        path: the .rec files. They count as one long file: a record may begin in one file and end in
+            the next.
+        index_path: one file for all of `path`, with a pair "key offset" for each record, written by
+            im2rec.
         device: "cpu" or None.
         shuffle: "dali": `random_shuffle` draws from a window that moves over the files in their
             order, `shuffle_after_epoch` shuffles the order of the files, and both may be given.
-            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
-            8 bytes of memory a sample, 16 with shuffle_after_epoch.
+            "samples": all samples are shuffled among each other, as in `readers.file`, with 8 bytes
+            of memory per sample, or 16 with shuffle_after_epoch.
 
     Returns:
         `(images, labels)` or `(images, labels, index)`.
 
-        * images: the encoded images; uint8, 1-D. Host memory that DALI shares. Copied are images
-          of up to 4 KiB that have one size, and those that are not in one piece: they contain
-          RecordIO's magic number, or lie in several files.
-        * labels: float32, shape (1,), or (n,) where a record has n of them.
+        * images: the encoded images; uint8, 1-D. Host memory shared with DALI. Copied are images of
+          up to 4 KiB with one size, and images in several pieces, because they contain RecordIO's
+          magic number or lie in several files.
+        * labels: float32, shape (1,), or (n,) for a record with n labels.
         * index: int64, shape (1,).
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable, RuntimeError: as `readers.file`; and if
             the index has anything but pairs of numbers, or an offset beyond the files.
 
-    While it runs, the pipeline raises what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
         * ContainerChangedError: a file has changed or become shorter since it was opened.
-        * RecordError: at an offset of the index there is no record of an image, or a damaged one.
+        * RecordError: at an offset of the index, the record of an image is missing or damaged.
           `filename` is the path of the file.
     """
     arguments = complete(mxnet, given, locals())
@@ -61,7 +61,7 @@ def mxnet(
 
 
 def prepare_mxnet(arguments: Mapping[str, Any]) -> Opening:
-    """What `mxnet` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `mxnet`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
     paths = file_names("path", arguments["path"])
     index, *more = file_names("index_path", arguments["index_path"])

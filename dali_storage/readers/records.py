@@ -1,4 +1,4 @@
-"""`readers.records`: samples that are byte ranges of files."""
+"""`readers.records`: byte ranges of files as samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -29,22 +29,22 @@ def records(
     labels: Column | None = None,
     **given: Unpack[ReaderArguments],
 ) -> tuple[DataNode, ...]:
-    """Samples that are byte ranges of files, in the order of `readers.file`.
+    """Byte ranges of files as samples, in the order of `readers.file`.
 
-    For containers of any kind whose index you have: sample i is `sizes[i]` bytes of a file, from
-    `offsets[i]` on. Samples may lie in any order, overlap, repeat, and be empty. All arguments that
-    are not described here are those of `readers.file`.
+    For containers of any kind with a known index: sample i is `sizes[i]` bytes of a file, from
+    `offsets[i]` on. Samples may lie in any order, overlap, repeat, and be empty. For all other
+    arguments see `readers.file`.
 
-    A column is a sequence or array of integers, or the path of a .npy file of them (`numpy.save`),
-    which is never unpickled. It takes 8 bytes of memory a sample for offsets and 4 for sizes, none
-    if all samples have one size; 1 to 4 for `file_ids`, none if they are sorted; 4 for labels.
+    A column is a sequence or array of integers, or the path of a .npy file of integers
+    (`numpy.save`), which is never unpickled. Memory per sample: 8 bytes for offsets; 4 for sizes,
+    none if all samples have one size; 1 to 4 for `file_ids`, none if they are sorted; 4 for labels.
 
     Args:
         files: the path of a file, or of several. They need not exist yet.
-        offsets: column: where the samples start, in bytes.
+        offsets: column: the offsets of the samples, in bytes.
         sizes: column: their sizes in bytes; or one integer for all.
-        file_ids: column: the file of each sample, as an index into `files`. May be left out if
-            there is one file.
+        file_ids: column: the file of each sample, as an index into `files`. Optional for a single
+            file.
         labels: the labels, int32; a column, or as in `readers.file`. By default 0, 1, 2 and so on.
         random_shuffle: as fast as any other order if the backend reads directly.
 
@@ -52,19 +52,19 @@ def records(
         `(data, labels)` or, with return_index, `(data, labels, index)`; all on the CPU with
         device="cpu".
 
-        * data: the bytes of the ranges; uint8, 1-D, in host memory that DALI shares. Small
-          ranges of one size are copied.
+        * data: the bytes of the ranges; uint8, 1-D, in host memory shared with DALI. Small ranges
+          of one size are copied.
         * labels: int32, shape (1,).
         * index: int64, shape (1,): the number of the sample in the columns.
 
     Raises:
         ValueError, TypeError: an argument is wrong, the columns do not have the same length, or a
-            range is not inside of its file (a missing file is not looked at). The message has the
+            range is not inside of its file (missing files are not checked). The message has the
             argument and the first wrong sample.
         OSError: a column cannot be read from its file.
         BackendUnavailable: as `readers.file`.
 
-    The pipeline raises, while it runs, what it does with `readers.file`, and:
+    The running pipeline raises the errors of `readers.file`, and:
 
         * ContainerChangedError, StaleMapError: a file is too short for a sample, or has changed
           since the reader first read from it. No byte of it is delivered.
@@ -74,7 +74,7 @@ def records(
 
 
 def prepare_records(arguments: Mapping[str, Any]) -> Opening:
-    """What `records` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `records`, from its arguments by name; others are ignored."""
     names = file_names("files", arguments["files"])
     offsets, sizes, file_ids, labels = (
         arguments[name] for name in ("offsets", "sizes", "file_ids", "labels")

@@ -1,4 +1,4 @@
-"""The arguments by which readers have another order than DALI's: weights, own orders, epochs."""
+"""The arguments for orders other than DALI's: weights, own orders, epochs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from ..order.sampling.datasets import DataSet, stream_of
 from ..order.sampling.own import OwnOrder
 from ..order.sampling.stream import SampleStream
 
-_OF_DALI = {  # with the values that say nothing
+_OF_DALI = {  # with the values without effect
     "random_shuffle": (False, None),
     "initial_fill": (1024, None),
     "shuffle_after_epoch": (False, None),
@@ -22,15 +22,15 @@ MakeStream = Callable[[Catalog], SampleStream]
 
 
 def has_own_order(arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments set another order than DALI's."""
+    """Return whether arguments set an order other than DALI's."""
     return any(arguments.get(name) is not None for name in _OWN)
 
 
 def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
-    """What makes the stream of a reader's samples; None if they have the order of DALI.
+    """A function that makes the stream of a reader's samples; None for DALI's order.
 
     Raises:
-        ValueError: arguments exclude each other; names them.
+        ValueError: the named arguments exclude each other.
     """
     weights, order = arguments.get("weights"), arguments.get("order")
     epoch_size = arguments.get("epoch_size")
@@ -40,7 +40,7 @@ def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
     refuse_order_of_dali(given[0], arguments)
     if order is not None:
         if len(given) > 1:
-            raise ValueError(f"{given[0]} and {given[1]} cannot both be given: order has all of it")
+            raise ValueError(f"{given[0]} and {given[1]} cannot both be given: order has it all")
         return lambda catalog: OwnOrder(order, catalog.delivered)
     seed = seed_of(arguments)
     return lambda catalog: stream_of(
@@ -49,17 +49,17 @@ def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
 
 
 def refuse_order_of_dali(argument: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse what describes the order of DALI, with an argument that sets another one."""
+    """Refuse arguments of DALI's order together with an argument that sets another order."""
     for name, nothing in _OF_DALI.items():
         if (value := arguments.get(name)) not in nothing:
             raise ValueError(
-                f"{name}={value!r} and {argument} exclude each other: {name} is of DALI's order, "
-                f"and {argument} sets another one; leave one of them out"
+                f"{name}={value!r} and {argument} exclude each other: {name} is for DALI's order, "
+                f"but {argument} sets another order; leave one of them out"
             )
 
 
 def seed_of(arguments: Mapping[str, Any]) -> int:
-    """The seed of a stream, which all ranks must share: not that of the pipeline."""
+    """The seed of a stream, which all ranks must share; not the pipeline's seed."""
     seed = arguments["seed"]
     return 0 if seed is None else int(seed)
 

@@ -1,4 +1,4 @@
-"""`readers.sequence`: sequences of frames that are files."""
+"""`readers.sequence`: sequences of frames in files."""
 
 from collections.abc import Mapping
 from typing import Any, Unpack
@@ -25,41 +25,41 @@ def sequence(
     image_type: Any = types.RGB,
     **given: Unpack[DaliArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.sequence` with a choice of how the bytes are read.
+    """`fn.readers.sequence` with a choice of storage backend.
 
     The arguments are the same, and so are the order, shards, epochs, and frames of 8 bits, bit for
-    bit. It is made of our reader, `fn.decoders.image` and `fn.stack`, so it also works with a DALI
-    that has dropped its own. What is not described here is as in `readers.file`.
+    bit. The parts are our reader, `fn.decoders.image` and `fn.stack`, so this also works with a
+    DALI without its own reader. For all other arguments see `readers.file`.
 
     Args:
-        file_root: a directory, or a URL of objects. Each directory in it is a stream, whose frames
-            are the images in it, sorted by their names as bytes: `10.png` is before `2.png`. Its
-            name is read as it is, where DALI takes `*`, `?` and `[` for a pattern.
-        sequence_length: how many frames a sequence has, from 1 to 999, the most that `fn.stack`
-            takes. Each is an input of the pipeline, so long sequences cost more than in DALI.
-        step: from the start of a sequence to that of the next one, in frames; at least 1.
-        stride: from one frame of a sequence to the next, at least 1.
-        image_type: of the frames: RGB, BGR, GRAY, or YCbCr, which DALI refuses; not ANY_DATA.
-        device: where frames are decoded. "cpu" or None, or "mixed", which DALI's reader has not:
-            sequences are then in GPU memory.
+        file_root: a directory, or a URL of objects. Each directory inside is a stream; its frames
+            are its images, sorted by their names as bytes: `10.png` is before `2.png`. The name of
+            a directory is literal, whereas in DALI `*`, `?` and `[` are patterns.
+        sequence_length: number of frames in a sequence, from 1 to 999, the maximum of `fn.stack`.
+            Each frame is an input of the pipeline, so long sequences cost more than in DALI.
+        step: distance between the starts of sequences, in frames; at least 1.
+        stride: distance between frames of a sequence, at least 1.
+        image_type: type of the frames: RGB, BGR, GRAY, or YCbCr, which DALI refuses; not ANY_DATA.
+        device: the device that decodes frames. "cpu" or None, or "mixed", which DALI's reader does
+            not have: sequences are then in GPU memory.
 
     Returns:
-        The node of the sequences: uint8, FHWC. With return_index a tuple of it and the index:
-        int64, shape (1,).
+        The node of the sequences: uint8, FHWC. With return_index a tuple of this node and the
+        index: int64, shape (1,).
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable, RuntimeError: as `readers.file`; and if
-            no directory has as many frames as a sequence needs.
+            no directory has enough frames for a sequence.
 
-    While it runs, the pipeline raises what it does with `readers.file`; and DALI's RuntimeError for
-    a frame that cannot be decoded, or frames of several sizes in one sequence.
+    The running pipeline raises the errors of `readers.file`; and DALI's RuntimeError for a frame
+    that cannot be decoded, or frames of several sizes in one sequence.
     """
     arguments = complete(sequence, given, locals())
     device = arguments["device"] or "cpu"
     if device not in ("cpu", "mixed"):
         raise ValueError(f"device must be 'cpu' or 'mixed', not {device!r}")
     if image_type == types.ANY_DATA:  # DALI's decoder then crashes, for a greyscale JPEG
-        raise ValueError("image_type must not be ANY_DATA: RGB, BGR, GRAY and YCbCr are possible")
+        raise ValueError("image_type must not be ANY_DATA: use RGB, BGR, GRAY or YCbCr")
     opening = prepare_sequence(arguments | {"device": "cpu"})
     nodes = add_reader(opening=opening, **in_graph(arguments))
     count = len(opening.fmt.outputs)
@@ -72,9 +72,9 @@ def sequence(
 
 
 def prepare_sequence(arguments: Mapping[str, Any]) -> Opening:
-    """What `sequence` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `sequence`, from its arguments by name; others are ignored."""
     root = location("file_root", arguments["file_root"])
-    length = _count(arguments, "sequence_length", 999)  # of inputs that fn.stack takes
+    length = _count(arguments, "sequence_length", 999)  # the most inputs of fn.stack
     step, stride = (_count(arguments, name, 2**31 - 1) for name in ("step", "stride"))
     return prepare(
         arguments,

@@ -28,53 +28,53 @@ def tfrecord(
     verify: bool = False,
     **given: Unpack[DirectArguments],
 ) -> dict[str, DataNode] | tuple[Any, ...]:
-    """`fn.readers.tfrecord` with a choice of how the bytes are read.
+    """`fn.readers.tfrecord` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
     are `backend`, `backend_options`, `return_index`, `pinned`, `shuffle` and `verify`; and
-    `index_path` may be left out. Arguments that are not listed are those of `readers.file`.
+    `index_path` is optional. For all other arguments see `readers.file`.
 
     Args:
         path: the TFRecord files, paths or URLs of objects; one string is one file.
-        features: what to read of each record, a `tf.train.Example`: names and features of
+        features: the features to read from each record, a `tf.train.Example`: names and features of
             `nvidia.dali.tfrecord`. A string is a FixedLenFeature of shape (): the first one of the
             list. As in DALI, default values are never used.
-        index_path: an index for each file, as `python -m dali_storage index` or DALI's tfrecord2idx
-            makes it: a line "offset size" for each record. None: the lengths of all records are
-            read from the files: 12 bytes each, or all of a file of small records. Objects need one.
+        index_path: an index for each file, made by `python -m dali_storage index` or DALI's
+            tfrecord2idx: a line "offset size" for each record. None: the lengths of all records are
+            read from the files: 12 bytes each, or all of a file of small records. Objects need an
+            index.
         device: "cpu" or None. Records are parsed on the CPU.
         use_o_direct: the same as `backend_options={"direct": True}`.
         shuffle: "dali": `random_shuffle` draws from a window that moves over the files in their
             order, `shuffle_after_epoch` shuffles the order of the files, and both may be given.
-            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
-            8 bytes of memory a sample, 16 with shuffle_after_epoch.
-        verify: whether to check the checksums of every record. DALI never does. Needs the package
-            google-crc32c.
+            "samples": all samples are shuffled among each other, as in `readers.file`, with 8 bytes
+            of memory per sample, or 16 with shuffle_after_epoch.
+        verify: check the checksums of every record, unlike DALI. Needs the package google-crc32c.
 
     Returns:
-        A dictionary of nodes by the names in `features`, in their order; with `return_index`, it
-        and the index: int64, shape (1,).
+        A dictionary of nodes by the names in `features`, in their order; with `return_index`, a
+        tuple of this dictionary and the index: int64, shape (1,).
 
-        * of a string: its bytes; uint8, 1-D. Host memory that DALI shares. Strings of up to
-          4 KiB that have one size are copied.
-        * of a FixedLenFeature of numbers: int64 or float32, of its shape. Values that are missing
-          at the end are 0.
-        * of a VarLenFeature: of shape (n,), or (n, *partial_shape).
-        * of a feature of numbers that no record has: 0-D, as in DALI, and 0. (There, it may have
-          any value.)
+        * string: its bytes; uint8, 1-D. Host memory shared with DALI. Strings of up to 4 KiB with
+          one size are copied.
+        * FixedLenFeature of numbers: int64 or float32, of its shape. Values missing at the end are
+          0.
+        * VarLenFeature: shape (n,), or (n, *partial_shape).
+        * feature of numbers missing in all records: 0-D, as in DALI, and 0. (In DALI, the value is
+          arbitrary.)
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value. An index
-            names bytes that its file does not have. A file without index is damaged.
-        OSError: an index cannot be read, or a file without one.
+            names bytes beyond its file. A file without index is damaged.
+        OSError: an index, or a file without an index, cannot be read.
         BackendUnavailable: as `readers.file`, or verify=True lacks its package.
 
-    The pipeline raises, while it runs, in addition to the errors of `readers.file`:
+    The running pipeline raises the errors of `readers.file`, and:
 
-        * RecordError: a record is not a `tf.train.Example`, its checksum is wrong, or it lacks what
-          `features` ask for: a string; values that fill a shape of `partial_shape`; or numbers,
-          unless of shape (), that other records have. `filename` is the path of its file; the
-          message names the record.
+        * RecordError: a record is not a `tf.train.Example`, its checksum is wrong, or the record
+          lacks something required by `features`: a string; values to fill a shape of
+          `partial_shape`; or numbers, unless of shape (), present in other records. `filename` is
+          the path of its file; the message names the record.
         * ContainerChangedError: a file has changed or become shorter since it was opened, or
           searched for records without an index.
     """
@@ -84,7 +84,7 @@ def tfrecord(
 
 
 def prepare_tfrecord(arguments: Mapping[str, Any]) -> Opening:
-    """What `tfrecord` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `tfrecord`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "records are parsed on the CPU")
     checksum = _checksum() if dali_flag("verify", arguments["verify"]) else None
     files = file_names("path", arguments["path"])

@@ -33,37 +33,38 @@ def webdataset(
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
 ) -> DataNode | tuple[DataNode, ...]:
-    """`fn.readers.webdataset` with a choice of how the bytes are read.
+    """`fn.readers.webdataset` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
-    bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. What is
-    not described here is as in `readers.file`.
+    bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. For all
+    other arguments see `readers.file`.
 
-    A sample is a sequence of files in a tar whose names are equal up to the first dot of the last
-    component; the rest of the name is the extension.
+    A sample is a sequence of files in a tar with names that are equal up to the first dot of the
+    last component; the rest of the name is the extension.
 
     Args:
         paths: the tars, not compressed: paths, or URLs of objects.
         ext: for each output the extension of its component; several, separated by semicolons, are
-            alternatives, and the first component with any of them is taken. One component may be
+            alternatives, and the first component with any of them is used. One component may be
             several outputs.
         index_paths: the index of each tar, made by `python -m dali_storage index`, or by DALI's
-            wds2idx; paths or URLs. Objects need one; without, all headers of files are read here.
-        case_sensitive_extensions: whether upper and lower case differ in extensions.
-        dtypes: of the outputs, of DALI or of numpy: integers, or floats of 16 to 64 bits. By
-            default uint8. The size of a component must be a multiple of that of its dtype.
-        missing_component_behavior: "empty" or "": an output that a sample lacks has the shape (0,).
-            "skip": the sample is left out. "error": it is refused. As in DALI, the last two hold
-            for every sample with fewer components than outputs, so a component should not be
+            wds2idx; paths or URLs. Required for objects. Without an index, all headers of files are
+            read here.
+        case_sensitive_extensions: match the case of letters in extensions.
+        dtypes: types of the outputs, of DALI or numpy: integers, or floats of 16 to 64 bits. By
+            default uint8. The size of a component must be a multiple of its dtype's size.
+        missing_component_behavior: "empty" or "": an output missing in a sample has the shape (0,).
+            "skip": the sample is left out. "error": the sample is refused. As in DALI, the last two
+            apply to every sample with fewer components than outputs, so a component should not be
             several outputs.
         shuffle: "dali": `random_shuffle` draws from a window that moves over the tars in their
             order, `shuffle_after_epoch` shuffles the order of the tars, and both may be given.
-            "samples": all samples are shuffled among each other, as in `readers.file`; it takes
-            8 bytes of memory a sample, 16 with shuffle_after_epoch.
+            "samples": all samples are shuffled among each other, as in `readers.file`, with 8 bytes
+            of memory per sample, or 16 with shuffle_after_epoch.
 
     Returns:
-        The node of the output if it is the only one, otherwise a tuple of the nodes; each sample is
-        1-D, of the dtype of its output. With return_index the last is the index, int64, shape (1,).
+        A single node for a single output, otherwise a tuple of the nodes; each sample is 1-D, of
+        the dtype of its output. With return_index the last is the index, int64, shape (1,).
 
     Raises:
         ValueError, TypeError: an argument is wrong; a tar or an index is damaged; no sample has any
@@ -71,8 +72,8 @@ def webdataset(
         ContainerChangedError: an index contradicts its tar.
         OSError: a tar or an index cannot be read.
 
-    While it runs, the pipeline raises what it does with `readers.file`; and ContainerChangedError,
-    for a tar that has changed since it was opened or, for samples or an index, looked into.
+    The running pipeline raises the errors of `readers.file`; and ContainerChangedError, for a tar
+    that has changed since it was opened or was read for samples or an index.
     """
     arguments = complete(webdataset, given, locals())
     nodes = add_reader(opening=prepare_webdataset(arguments), **in_graph(arguments))
@@ -80,7 +81,7 @@ def webdataset(
 
 
 def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
-    """What `webdataset` opens, from its arguments by name; others are ignored."""
+    """The `Opening` of `webdataset`, from its arguments by name; others are ignored."""
     on_cpu(arguments["device"], "samples are in host memory")
     tars = file_names("paths", arguments["paths"])
     indexes = index_names("index_paths", arguments["index_paths"], tars)
@@ -113,7 +114,7 @@ def _extensions(ext: Any) -> list[bytes]:
     if wrong := [each for each in given if not isinstance(each, (str, bytes))]:
         raise TypeError(f"ext must be strings, not {wrong[0]!r}")
     if not given:
-        raise ValueError("ext must not be empty: it has an entry for each output")
+        raise ValueError("ext must not be empty: give an entry for each output")
     return [*map(os.fsencode, given)]
 
 

@@ -18,11 +18,11 @@ __all__ = ["DataSet", "Sampler"]
 
 
 class Sampler(data.Sampler[int]):  # type: ignore[misc]
-    """The indices that a rank is given, by the stream of our readers.
+    """The indices of one rank, in the stream of our readers.
 
-    Each `iter()` gives an epoch, or what was left of it when a state was saved; when all of that
-    has been taken, the next one. An epoch that was left early begins again. The `DataLoader` must
-    have the same batch size: all ranks together take consecutive batches from the stream.
+    Each `iter()` gives an epoch, or its rest after a saved state; after complete iteration, the
+    next epoch. An epoch left early begins again. The `DataLoader` must have the same batch size:
+    all ranks together get consecutive batches of the stream.
 
     Attributes:
         rank: this rank.
@@ -43,22 +43,24 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        """Take the stream of a data set, or of a mixture.
+        """Use the stream of a data set, or of a mixture.
 
         Args:
-            samples: their number; or a `DataSet` of their number, their labels and the weights of
-                classes or samples, as for `readers.file`. Or such for each source of a mixture, by
-                name; its indices go on from source to source, as in torch's `ConcatDataset`.
-            batch_size: of each rank.
-            weights: of the sources of a mixture, and `schedule`, as for `readers.mix`.
-            schedule: see `weights`.
+            samples: the number of samples; or a `DataSet` of the number of samples, their labels
+                and the weights of classes or samples, as for `readers.file`. For a mixture, a
+                mapping of the names of its sources to such values; indices continue from source to
+                source, as in torch's `ConcatDataset`.
+            batch_size: batch size of each rank.
+            weights: the weights of a mixture's sources, as for `readers.mix`.
+            schedule: changes of the weights, as for `readers.mix`.
             epoch_size: indices of an epoch, of all ranks; or "largest" or "smallest".
-            seed: of all orders; the same on all ranks.
-            shuffle: False: a pass of a source has its samples in their order.
-            last_batch: when an epoch has too few samples left for all ranks: "partial": they share
-                these, and some may be given none; "drop": none is; "pad": an index is repeated.
-            rank: this one; default: that of `loaders.Shard.here()`.
-            world: the number of ranks; comes with `rank`.
+            seed: seed of all orders; the same on all ranks.
+            shuffle: False: a pass of a source keeps the order of its samples.
+            last_batch: treatment of the end of an epoch with too few samples for all ranks.
+                "partial": the ranks share the rest, and some may get no index; "drop": the rest is
+                dropped; "pad": an index is repeated.
+            rank: this rank; by default the rank of `loaders.Shard.here()`.
+            world: the number of ranks; required with `rank`.
 
         Raises:
             ValueError, TypeError: an argument is wrong.
@@ -75,7 +77,7 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
             self._samples = sum(part.size for part in parts.values())
             self._stream = mixture_of(parts, weights, schedule, **settings)
         elif weights is not None or schedule is not None:
-            raise ValueError("weights and schedule are of sources: give a DataSet its own weights")
+            raise ValueError("weights and schedule are for mixtures: give the DataSet weights")
         else:
             self._samples = _data_set(samples).size
             self._stream = stream_of(_data_set(samples), **settings)
@@ -85,11 +87,14 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         StreamOrder(self._stream, batch_size, self._options)  # refuses wrong numbers
         self._batch_size, self._wide = batch_size, batch_size * shard.world
         if last_batch == "drop" and self._stream.epoch_size < self._wide:
-            raise ValueError(f"last_batch='drop' leaves none of {self._stream.epoch_size} samples")
+            raise ValueError(
+                f"last_batch='drop' leaves none of {self._stream.epoch_size} samples: use smaller "
+                "batches"
+            )
         self._taken, self._rest = [0], self._left(0, 0)
 
     def __len__(self) -> int:
-        """The number of indices that the next `iter()` gives."""
+        """The number of indices in the next `iter()`."""
         rest = self._next()
         if self._last == "partial":
             return int(rest.shares()[self.rank])
@@ -100,21 +105,21 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         return self._indices(self._rest, self._taken, len(self))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next `iter()` give this epoch; if it was resumed there, what is left of it."""
+        """Make this epoch, or its rest after a resumed state, the next one."""
         require_integer("Sampler", "epoch", epoch, range(2**31))
         if epoch != self._next().epoch:
             self._taken, self._rest = [0], self._left(epoch, 0)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """The position, for any number of ranks and any batch size, in types that JSON takes.
+        """The position, for any number of ranks and any batch size, in types for JSON.
 
         Args:
-            batches: of the last `iter()`, that the training has done. None: all whose indices were
-                taken; with workers, a `DataLoader` takes more than it has delivered.
+            batches: number of finished batches of the last `iter()`. None: all batches with
+                requested indices; with workers, a `DataLoader` requests more than it has delivered.
 
         Returns:
-            As of `readers.state()`: `epoch`, `given` (indices of it that all ranks have been
-            given); `version`, `samples`, `stream` and `changes` say of what.
+            Entries as in `readers.state()`: `epoch` and `given` (the indices of the epoch given to
+            all ranks); `version`, `samples`, `stream` and `changes` identify the stream.
         """
         rest, done = self._rest, self._taken[0] if batches is None else batches
         require_integer("Sampler", "batches", done, range(self._batches(rest) + 1))
@@ -124,16 +129,16 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         return self._identity() | {"changes": self._stream.changes} | position
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of a `Sampler` or of `readers.state()`, of any ranks and batch size.
+        """Resume from a state of a `Sampler` or `readers.state()`, of any ranks and batch size.
 
         Raises:
-            ValueError: it is damaged, or of another stream.
+            ValueError: the state is damaged, or of another stream.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"a state is a mapping, not {state!r:.80}")
         for name, value in self._identity().items():
             if (saved := state.get(name)) != value:
-                here = f"{name} {saved!r:.90}, and here it is {value!r:.90}"
+                here = f"{name} {saved!r:.90}, but this sampler has {value!r:.90}"
                 raise ValueError(f"the state was made with {here}: give the same arguments")
         epoch, given = state.get("epoch", -1), state.get("given", -1)
         require_integer("state", "epoch", epoch, range(2**31))
@@ -166,7 +171,7 @@ class Sampler(data.Sampler[int]):  # type: ignore[misc]
         for number in range(self._batches(rest)):
             batch = order.batch(start + number)[: count - number * size].tolist()
             yield from batch[:-1]
-            taken[0] = number + 1  # before the last one, as nobody may ask after it
+            taken[0] = number + 1  # before the last index, after which nobody may call again
             yield from batch[-1:]
 
 

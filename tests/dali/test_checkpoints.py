@@ -98,22 +98,34 @@ def three_batches(index):
 
 # --- checkpoints of something else ----------------------------------------------------------------
 
-RESUME = "also go on with resume=, see readers.state"
+RESUME = "resume a pipeline from readers.state"
 
 
 @pytest.mark.parametrize(
     ("saved", "here", "words"),
     [
-        (SHARD, SHARD | {"shard_id": 2}, "shard_id=1, .*shard_id=2: give every rank the check"),
+        (SHARD, SHARD | {"shard_id": 2}, "shard_id=1, .*shard_id=2: give every rank its own check"),
         (SHARD, {"num_shards": 2, "shard_id": 1}, f"num_shards=3, .*num_shards=2: .*{RESUME}"),
-        (SHARD, {}, f"num_shards=3, and here it is num_shards=1: .*{RESUME}"),
+        (SHARD, {}, f"num_shards=3, but this reader has num_shards=1: .*{RESUME}"),
         (SHARD, SHARD | {"pad_last_batch": True}, "pad_last_batch=False, .*pad_last_batch=True"),
-        (WINDOW, WINDOW | {"seed": 5}, "seed=4, and here .* seed=5: give the reader the same seed"),
-        (WINDOW, WINDOW | {"initial_fill": 9}, "initial_fill=7, and here it is initial_fill=9"),
+        (WINDOW, WINDOW | {"seed": 5}, "seed=4, but .* seed=5: give the reader the same seed"),
+        (
+            WINDOW,
+            WINDOW | {"initial_fill": 9},
+            "initial_fill=7, but this reader has initial_fill=9",
+        ),
         (EPOCH, EPOCH | {"shuffle_after_epoch_seed": 1}, r"\w+_epoch_seed=524287, .*_seed=1"),
-        ({}, {"dir_filters": "class[12]"}, "22 samples, and here it is 14 samples: take the data"),
-        ({}, {"batch_size": 8}, "a batch size of 4, and here it is a batch size of 8: .*resume="),
-        ({}, {"batch_size": 8, "lazy_init": True}, "a batch size of 4, and here .*size of 8: .*"),
+        (
+            {},
+            {"dir_filters": "class[12]"},
+            "22 samples, but this reader has 14 samples: resume with the same data",
+        ),
+        (
+            {},
+            {"batch_size": 8},
+            f"a batch size of 4, but this reader has a batch size of 8: .*{RESUME}",
+        ),
+        ({}, {"batch_size": 8, "lazy_init": True}, "a batch size of 4, but .*size of 8: .*"),
     ],
     ids=str,
 )
@@ -133,7 +145,7 @@ def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree):
     again = make(**arguments, pipeline={"seed": 1, "checkpoint": checkpoint})
     assert take(again, 9) == take(pipeline, 9)
     other = make(**arguments, pipeline={"seed": 2, "checkpoint": checkpoint})
-    with pytest.raises(ValueError, match=r"with seed=\d+, and here it is seed=\d+: give the"):
+    with pytest.raises(ValueError, match=r"with seed=\d+, but this reader has seed=\d+: give the"):
         other.build()
     # Without random_shuffle there is nothing that depends on it.
     arguments["random_shuffle"] = False
@@ -145,12 +157,15 @@ def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 0}, "version 0, and this dali_storage reads version 1"),
-        (dict.fromkeys(["version", "seed", "names"]), "no version, and .*take the dali_storage th"),
+        ({"version": 0}, r"version 0 \(this release reads version 1\)"),
+        (
+            dict.fromkeys(["version", "seed", "names"]),
+            "without a version .*load it with the release th",
+        ),
         ({"batches": -1}, "batches is -1"),
-        ({"names": None}, "lacks, or has too much: names"),
+        ({"names": None}, "missing or unexpected keys: names"),
         ({"resumed": []}, r"resumed is \[\]"),
-        ({"resumed": {}}, "no state of readers.state.*no version"),
+        ({"resumed": {}}, "not a state of readers.state.*without a version"),
     ],
     ids=str,
 )

@@ -35,6 +35,6 @@ def test_a_loader_made_before_the_group_reads_its_shard(ranks):
 def test_states_that_differ_between_ranks_are_refused_on_all(ranks):
     for seen in ranks:
         assert seen["differs"].startswith(
-            "the ranks have other states: changes is [[4, [0, 1]]] on rank 0, and [[4, [1, 1]]] on "
-            "rank 1; give all ranks the same arguments"
+            "the states of the ranks differ: changes is [[4, [0, 1]]] on rank 0, but "
+            "[[4, [1, 1]]] on rank 1; give all ranks the same arguments"
         )

@@ -94,7 +94,9 @@ FOREIGN = ["", "x", "5", "[]", "{}", '{"batches": 1}', "\x10\xff"] + [
 def test_a_foreign_state_is_refused(root, state):
     with File(4, file_root=root, name="Train") as reader:
         for given_ in (state, base64.b64encode(state.encode("latin1")).decode()):
-            with pytest.raises(ValueError, match=r"File\(name='Train'\): this is no state of it"):
+            with pytest.raises(
+                ValueError, match=r"File\(name='Train'\): not a state of this reader"
+            ):
                 reader.set_state(given_)
         with pytest.raises(RuntimeError, match="checkpointing disabled"):
             next(batches(reader))  # as if it had not been given
@@ -108,14 +110,14 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
     with File(file_root=root) as reader:
         reader.set_state(state)
         for other in ("x", real.get_state()):  # the earlier one stays
-            with pytest.raises(ValueError, match="no state of it"):
+            with pytest.raises(ValueError, match="not a state of this reader"):
                 reader.set_state(other)
-        with pytest.raises(ValueError, match=r"a batch size of 4, and .* of 5: take the same one"):
+        with pytest.raises(ValueError, match=r"a batch size of 4, but .* of 5: use the same size"):
             next(reader.next_epoch(5))
         assert [contents(it) for it in islice(reader.next_epoch(4), 2)] == following
     with File(4, file_root=root, dir_filters="class1") as reader:
         reader.set_state(state)
-        with pytest.raises(ValueError, match="with 22 samples, and here it is 7 samples"):
+        with pytest.raises(ValueError, match="with 22 samples, but this reader has 7 samples"):
             next(reader.next_epoch())
 
 
@@ -169,7 +171,7 @@ def test_a_call_with_another_batch_size_is_refused(tree):
         data, _ = reader(batch_size=2)
         with pytest.raises(ValueError) as raised:
             data.evaluate()
-    refusal = "batch_size must stay 4, not 2; take another reader"
+    refusal = "batch_size must stay 4, not 2; use another reader"
     assert refusal in f"{raised.value} {raised.value.__cause__}"
 
 

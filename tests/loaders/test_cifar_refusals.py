@@ -72,7 +72,7 @@ REPLACED: dict[str, tuple[str, bytes, str]] = {
     "wrong label": (
         TEST,
         batch(labels=[1, 2, 10, 4]),
-        "record 2 has the label 10, and there are 10",
+        "record 2 has the label 10, but there are 10",
     ),
     "no names": (NAMES, pickled({"num_vis": 3072}), LIST),
     "names that are numbers": (NAMES, pickled({"label_names": [1, 2]}), LIST),
@@ -172,7 +172,7 @@ def of_a_terabyte(path):
         (replaced_by_a_fifo, FileNotFoundError, "{name} missing"),
         (replaced_by_a_directory, FileNotFoundError, "{name} missing"),
         (replaced_by_itself, OSError, "symbolic links: '{path}"),
-        (of_a_terabyte, ValueError, "^'{path}': no file of CIFAR has 1099511627776 bytes"),
+        (of_a_terabyte, ValueError, "^'{path}': 1099511627776 bytes are too many"),
     ],
 )
 def test_a_file_that_is_missing_or_cannot_be_read_is_refused_by_its_name(

@@ -310,7 +310,7 @@ def test_a_class_without_images_is_refused_by_name(jpegs, tmp_path):
         ("root/class/image.heic", ValueError, r"image\.heic' is neither a directory nor an index"),
         ("nowhere", FileNotFoundError, "nowhere"),
         ("S3://images", ValueError, r"^root must be a local path or a URL .*: write s3://"),
-        (None, ValueError, "root=None, and backend 'python-file' does not know"),
+        (None, ValueError, "root=None, but backend 'python-file' does not know"),
         ("root", ValueError, r"no files found under .* file_filters=.*jpg"),
     ],
 )

@@ -215,7 +215,9 @@ def test_deeply_nested_values_in_a_pickle_do_no_harm(content):
 
 
 def test_a_file_with_more_than_its_images_is_refused_before_it_fills_the_memory():
-    with pytest.raises(ValueError, match=r"^byte 4194\d\d\d: there is too much beside the images"):
+    with pytest.raises(
+        ValueError, match=r"^byte 4194\d\d\d: there is too much data beside the images"
+    ):
         parse(by(b"(" + (b"U\xff" + bytes(255)) * 20_000))
 
 

@@ -124,9 +124,13 @@ def test_a_warning_says_which_ranks_have_saved_the_state():
         state = take_two(first)
     smaller = replace(MAKE, batch_size=3)
     for make, world, words in (
-        (MAKE, 3, "2 ranks with batches of 4, and these are 3 with batches of 4: .* begin anew"),
-        (smaller, 3, "batches of 4, and these are 3 with batches of 3"),
-        (smaller, 2, "batches of 4, and these are 2 with batches of 3"),
+        (
+            MAKE,
+            3,
+            "2 ranks with batches of 4, but here are 3 with batches of 4: .* operators restart",
+        ),
+        (smaller, 3, "batches of 4, but here are 3 with batches of 3"),
+        (smaller, 2, "batches of 4, but here are 2 with batches of 3"),
     ):
         with (
             Loader(make, shard=Shard(0, world), to="numpy") as other,

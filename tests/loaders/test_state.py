@@ -114,7 +114,7 @@ def test_a_state_of_a_larger_shard_leaves_nothing_of_the_epoch_of_a_smaller_one(
     whole = labels(islice(epochs(loader(make, shard=Shard(0, 2))), 4))
     for epochs_set, expected in (([], whole[2:]), ([0], []), ([0, 1], whole[2:])):
         other = loader(make, shard=Shard(0, 2))
-        with pytest.warns(UserWarning, match="state is of rank 1, and this is rank 0"):
+        with pytest.warns(UserWarning, match="state is of rank 1, but this is rank 0"):
             other.load_state_dict(state)
         for epoch in epochs_set:
             other.set_epoch(epoch)
@@ -128,7 +128,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
     ranks = [loader(MAKE, shard=Shard(rank, 2)) for rank in (0, 1)]
     list(islice(epochs(ranks[0]), 4))
     state = saved(ranks[0])
-    with pytest.warns(UserWarning, match=r"state is of rank 0, and this is rank 1") as seen:
+    with pytest.warns(UserWarning, match=r"state is of rank 0, but this is rank 1") as seen:
         ranks[1].load_state_dict(state)
     assert seen[0].filename == __file__
     other = loader(MAKE, shard=Shard(0, 2))
@@ -142,13 +142,13 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (GONE | {"version": 1}, "version 1, and this dali_storage reads version 2: load"),
+        (GONE | {"version": 1}, r"version 1 \(this release reads version 2\); load"),
         ({"last_batch": "drop"}, "last_batch='drop'.*last_batch='partial'"),
         ({"given": 22}, "given is 22"),
         ({"world": 0.5}, "world is 0.5"),
         ({"readers": []}, r"readers is \[\]"),
-        ({"readers": {"Other": {}}}, "readers named Other, and the pipeline has Reader"),
-        ({"readers": {"Reader": {}}}, "no version"),
+        ({"readers": {"Other": {}}}, "readers named Other, but the pipeline has Reader"),
+        ({"readers": {"Reader": {}}}, "without a version"),
         ({"pipeline": None}, "pipeline is None"),
         ({"pipeline": "Z2Fy!YmFnZQ=="}, "not base64"),
         ({"pipeline": "Z2FyYmFnZQ=="}, "other operators.*or is damaged"),
@@ -177,7 +177,7 @@ def test_an_unused_loader_compares_the_samples_of_a_state(loader):
     state = saved(loader(MAKE))
     for each in (state, state | {"rank": 3}):
         other = loader(replace(MAKE, samples=23))
-        with pytest.raises(ValueError, match="22 samples, and here it is 23 samples"):
+        with pytest.raises(ValueError, match="22 samples, but this reader has 23 samples"):
             other.load_state_dict(each)
         assert len(labels(other)) == len(other)
 

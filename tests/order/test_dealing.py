@@ -145,7 +145,7 @@ REFUSED = {
     "before the first": (lambda made: ranks(made, 2, 4)[0][0].batch(-1), "index must be at least"),
     "given before": (
         lambda made: ranks(made, 2, 4, 1, 9)[0][0].batch(3),
-        "epoch 1, of which 9 samples.*begins at batch 4",
+        "epoch 1, .* after 9 samples.*begins at batch 4",
     ),
 }
 

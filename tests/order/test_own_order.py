@@ -113,7 +113,10 @@ def test_an_order_that_can_be_seeked_is_taken(name):
     assert across.tolist() == [*expected(0)[-1:], *expected(1), *expected(2), expected(3)[0]]
 
 
-AGAIN, KIND = "another epoch 0 when asked again: seed it by the epoch", "cannot begin anywhere"
+AGAIN, KIND = (
+    "other indices for epoch 0 in a second call: seed by the epoch",
+    "cannot restart at any epoch",
+)
 REFUSED = {
     "RandomSampler": (lambda: RandomSampler(ALL), AGAIN),
     "RandomSampler with a generator": (lambda: RandomSampler(ALL, generator=seeded(1)), AGAIN),
@@ -140,11 +143,11 @@ REFUSED = {
     "mask": (lambda: [True, False] * 10, r"not bool .*give np.flatnonzero\(mask\)"),
     "table": (lambda: [[1, 2], [3, 4]], r"not int64 of shape \(2, 2\)"),
     "ragged": (lambda: [[1, 2], [3]], "order: .*inhomogeneous"),
-    "nothing": (list, "no index in epoch 0"),
-    "empty sampler": (lambda: SequentialSampler([]), "no index in epoch 0"),
+    "nothing": (list, "no indices in epoch 0"),
+    "empty sampler": (lambda: SequentialSampler([]), "no indices in epoch 0"),
     "None of a function": (lambda: lambda e: None, "order: 'NoneType'"),
-    "too large": (lambda: [1, 2, 20], "index 20, of 20 samples"),
-    "negative": (lambda: [1, -1], "index -1, of 20 samples"),
+    "too large": (lambda: [1, 2, 20], "index 20, but 20 samples exist"),
+    "negative": (lambda: [1, -1], "index -1, but 20 samples exist"),
 }
 
 
@@ -159,8 +162,8 @@ def test_other_orders_are_refused_with_a_remedy(name):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (lambda e: range(20 - e), "epoch 1 has 19 indices, and epoch 0 has 20: give each"),
-        (lambda e: [e + 19], "index 20, of 20 samples"),
+        (lambda e: range(20 - e), "epoch 1 has 19 indices, but epoch 0 has 20: give each"),
+        (lambda e: [e + 19], "index 20, but 20 samples exist"),
     ],
 )
 def test_a_later_epoch_is_checked_as_well(order, message):

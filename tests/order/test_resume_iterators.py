@@ -210,9 +210,9 @@ def test_pipelines_of_an_iterator_must_be_at_one_place():
     states = begun(), begun(1), None
     for one, other in ((0, 1), (0, 2), (2, 0)):
         made = [pipeline(rank, 2, 4, states[which]) for rank, which in enumerate((one, other))]
-        with pytest.raises(ValueError, match="resumed from one state"):
+        with pytest.raises(ValueError, match="resumed from the same state"):
             iterator(made, FILL)
     real = pipeline(1, 2, 4, read=REAL)
     for mixed in ([pipeline(0, 2, 4, states[0]), real], [real, pipeline(0, 2, 4, states[0])]):
-        with pytest.raises(ValueError, match="resumed from one state"):
+        with pytest.raises(ValueError, match="resumed from the same state"):
             iterator(mixed, FILL)

@@ -33,23 +33,39 @@ SAME = partial(OURS, labels=[0] * SIZE)
         (
             {},
             {"read": files(38)},
-            "made with 37 samples, .* 38 samples: take the data set",
+            "made with 37 samples, .* 38 samples: resume with the same data set",
         ),
-        ({}, {"read": SAME}, "names, labels, texts and index have the CRC-32 .*take the data set"),
-        ({}, WINDOW, "random_shuffle=False, and .* random_shuffle=True: give .* same arguments"),
-        ({}, {"stick_to_shard": True}, "stick_to_shard=False, and here it is stick_to_shard=True"),
-        (WINDOW, {}, "random_shuffle=True, .*and here it is random_shuffle=False"),
+        (
+            {},
+            {"read": SAME},
+            "names, labels, texts and index have the CRC-32 .*resume with the same data set",
+        ),
+        ({}, WINDOW, "random_shuffle=False, but .* random_shuffle=True: give .* same arguments"),
+        (
+            {},
+            {"stick_to_shard": True},
+            "stick_to_shard=False, but this reader has stick_to_shard=True",
+        ),
+        (WINDOW, {}, "random_shuffle=True, .*but this reader has random_shuffle=False"),
         (
             WINDOW,
             WINDOW | {"seed": 6},
-            "seed=5, and here it is seed=6: give the reader the same seed",
+            "seed=5, but this reader has seed=6: give the reader the same seed",
         ),
-        (WINDOW, WINDOW | {"initial_fill": 8}, "initial_fill=7, and here it is initial_fill=8"),
-        (ORDERS["epoch"], {}, "shuffle_after_epoch=True, and here it is shuffle_after_epoch=False"),
+        (
+            WINDOW,
+            WINDOW | {"initial_fill": 8},
+            "initial_fill=7, but this reader has initial_fill=8",
+        ),
+        (
+            ORDERS["epoch"],
+            {},
+            "shuffle_after_epoch=True, but this reader has shuffle_after_epoch=False",
+        ),
         (
             ORDERS["epoch"],
             ORDERS["epoch"] | {"shuffle_after_epoch_seed": 3},
-            "shuffle_after_epoch_seed=524287, and here it is shuffle_after_epoch_seed=3",
+            "shuffle_after_epoch_seed=524287, but this reader has shuffle_after_epoch_seed=3",
         ),
         (
             ORDERS["epoch"],
@@ -90,13 +106,13 @@ def test_options_that_make_no_difference_are_not_refused(same):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (None, TypeError, "resume is no state of readers.state.*it is 'x'"),
-        ({"version": 2}, ValueError, "version 2, and this dali_storage reads version 1"),
-        ({"version": ...}, ValueError, "no version, and"),
+        (None, TypeError, "resume is not a state of readers.state.* but 'x'"),
+        ({"version": 2}, ValueError, r"version 2 \(this release reads version 1\)"),
+        ({"version": ...}, ValueError, "without a version"),
         ({"epoch": -1}, ValueError, "epoch is -1"),
         ({"epoch": 1.0}, ValueError, "epoch is 1.0"),
         ({"epoch": True}, ValueError, "epoch is True"),
-        ({"epoch": ...}, ValueError, "too much: epoch"),
+        ({"epoch": ...}, ValueError, "unexpected keys: epoch"),
         ({"given": SIZE}, ValueError, "given is 37"),
         ({"given": -1}, ValueError, "given is -1"),
         ({"samples": 0}, ValueError, "given is 16|num_shards is 2"),
@@ -105,7 +121,7 @@ def test_options_that_make_no_difference_are_not_refused(same):
         ({"random_shuffle": 1}, ValueError, "random_shuffle is 1"),
         ({"random_shuffle": True, "initial_fill": 0}, ValueError, "initial_fill must be"),
         ({"seed": 2**80}, ValueError, "seed must fit"),
-        ({"more": 1}, ValueError, "too much: more"),
+        ({"more": 1}, ValueError, "unexpected keys: more"),
     ],
     ids=str,
 )
@@ -138,7 +154,9 @@ def test_a_seed_that_ranks_may_not_share_is_refused():
     for seed, refused in ((4, False), (5, True)):
         made = pipeline(0, 2, 4, alone, random_shuffle=True, options={"seed": seed})
         if refused:
-            with pytest.raises(ValueError, match=rf"seed={alone['seed']}, and here it is seed="):
+            with pytest.raises(
+                ValueError, match=rf"seed={alone['seed']}, but this reader has seed="
+            ):
                 made.run()
         else:
             made.run()
@@ -164,7 +182,7 @@ def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know():
     state = source(made, "R").state(made._batches_to_consume)
     assert numbers(pipeline(1, 2, 4, state, **arguments), 5) == numbers(made, 5)
     for world, batch_size in ((3, 4), (2, 5)):
-        with pytest.raises(ValueError, match=r"'R'\): .*go on with 2 shards and .*seed="):
+        with pytest.raises(ValueError, match=r"'R'\): .*resume with 2 shards and .*seed="):
             numbers(pipeline(1, world, batch_size, state, **arguments), 1)
 
 

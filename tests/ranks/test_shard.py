@@ -164,14 +164,14 @@ def test_an_environment_that_is_incomplete_or_wrong_is_refused_by_name(
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        (BY_HAND | SRUN, "RANK, WORLD_SIZE.* rank 3 of 4, and .*SLURM_PROCID, .* rank 5 of 8"),
+        (BY_HAND | SRUN, "RANK, WORLD_SIZE.* rank 3 of 4, but .*SLURM_PROCID, .* rank 5 of 8"),
         (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "4, .* rank 1 of 4"),
         (
             BY_HAND | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | MPIRUN,
-            "rank 0 of 1, and .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: correct the wrong one, or .*"
+            "rank 0 of 1, but .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: correct the wrong one, or .*"
             "shard_id and num_shards of a reader",
         ),
-        (BY_HAND | {"PMI_RANK": "3", "PMI_SIZE": "4"} | SRUN, "3 of 4, and .*SLURM_.* 5 of 8"),
+        (BY_HAND | {"PMI_RANK": "3", "PMI_SIZE": "4"} | SRUN, "3 of 4, but .*SLURM_.* 5 of 8"),
     ],
     ids=["more tasks", "another task", "left in an image", "one of two"],
 )
@@ -288,11 +288,11 @@ def test_jax_knows_its_processes(loaded, environment):
     [
         (
             {"torch": Distributed(0, 2), "ray": Ray(1, 2, 1)},
-            "torch's process group says rank 0 of 2, and Ray Train says rank 1 of 2: correct",
+            "torch's process group says rank 0 of 2, but Ray Train says rank 1 of 2: correct",
         ),
         (
             {"torch": Distributed(0, 1), "jax": Jax(0, 8)},
-            "torch's process group says rank 0 of 1, and JAX says rank 0 of 8: correct",
+            "torch's process group says rank 0 of 1, but JAX says rank 0 of 8: correct",
         ),
         ({"jax": Jax(0, 8)}, "JAX says rank 0 of 8, the environment RANK=3"),
         ({"ray": Ray(3, 8, 1)}, "Ray Train says rank 3 of 8, the environment WORLD_SIZE=4"),
@@ -330,7 +330,7 @@ def test_what_is_no_group_is_refused():
     with pytest.raises(ValueError, match=r"mesh of 2 dimensions \('data', 'tensor'\): .*mesh\["):
         dali_storage.shard(mesh)
     for group in (dist.GroupMember.NON_GROUP_MEMBER, "data", 0):
-        with pytest.raises(ValueError, match=r"process group that has this process, or a DeviceM"):
+        with pytest.raises(ValueError, match=r"process group with this process, or a DeviceM"):
             Shard.here(group)
 
 

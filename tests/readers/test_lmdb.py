@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_database_is_refused(tmp_path):
     assert take(build(readers.lmdb, 1, saved, path=path), 1)[0][0][0][2] == b"a2"
     os.rename(path, tmp_path / "other")
     write_lmdb(path, [b"b1", b"b2", b"b3"])
-    with pytest.raises(ValueError, match="take the data set that it was made with"):
+    with pytest.raises(ValueError, match="resume with the same data set"):
         take(build(readers.lmdb, 1, saved, path=path), 1)
 
 

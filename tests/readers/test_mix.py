@@ -365,7 +365,7 @@ def test_an_own_order_is_dealt_out(mixed):
         1,
         *order[:4],
     ]
-    with pytest.raises(ValueError, match=r"CRC-32 .*, and here .*same weights, order"):
+    with pytest.raises(ValueError, match=r"CRC-32 .*, but .*same weights, order"):
         labelled(order=order, resume=state).run()
 
 
@@ -378,7 +378,7 @@ TWO = {"a": SOURCE, "b": SOURCE}
     [
         (
             {"weights": {"a": 1}},
-            "weights must be for each of 'a', 'b'; it lacks 'b'",
+            "weights must name each of 'a', 'b'; missing: 'b'",
         ),
         (
             {"weights": {"a": -1, "b": 1}},
@@ -398,7 +398,7 @@ TWO = {"a": SOURCE, "b": SOURCE}
         ({"labels": "joint"}, "source 'a' has no class names"),
         ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
         ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
-        ({"order": [1]}, "order is of one data set"),
+        ({"order": [1]}, "order is for one data set"),
         ({"reader": "files"}, "reader must be one of caffe, caffe2, columns"),
         ({"sources": []}, "sources must be a mapping"),
         ({"sources": {"a": SOURCE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
@@ -422,10 +422,10 @@ def test_bad_arguments_of_mixtures_are_refused(arguments, message):
     ("arguments", "message"),
     [
         ({"weights": "often"}, "weights must be 'balanced', 'sqrt'"),
-        ({"weights": {3: 1, 7: 1}}, "weights must be for each of 3, 7, 9; it lacks 9"),
+        ({"weights": {3: 1, 7: 1}}, "weights must name each of 3, 7, 9; missing: 9"),
         ({"weights": [1, 2]}, "weights: 2 numbers for 18 samples"),
         ({"weights": "balanced", "order": [1]}, "weights and order cannot both be given"),
-        ({"order": [18]}, "order has the index 18, of 18 samples"),
+        ({"order": [18]}, "order has the index 18, but 18 samples exist"),
         (
             {"weights": "balanced", "shuffle_after_epoch": True},
             "shuffle_after_epoch=True and weights",

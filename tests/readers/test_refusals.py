@@ -77,7 +77,7 @@ COMMON: list[tuple[list[str], list[Row]]] = [
 ]
 OWN: dict[str, list[Row]] = {
     "caffe": [
-        ({"image_available": False, "label_available": False}, "nothing is wanted"),
+        ({"image_available": False, "label_available": False}, "no output is left"),
         ({"image_available": "no"}, "image_available must be True or False, not 'no'"),
         ({"index_path": ["a"]}, "index_path must have one index for each file, not 1 for 3"),
         ({"path": "s3://b/db/data.mdb"}, "index_path must be given for 's3://b/db/data.mdb'"),
@@ -133,8 +133,8 @@ OWN: dict[str, list[Row]] = {
         ({"files": {"x": ["a"], "y": ["b"] * 2}}, r"one length: files\['x'\] has 1, .* has 2"),
         ({"labels": [1] * 22}, "labels must be one for each sample: 22 for 23"),
         ({"labels": [1.5] * 22 + ["a"]}, "labels must be an integer, not 'a'"),
-        ({"keys": ["a"]}, "keys and missing are for templates, and files are lists"),
-        ({"missing": "skip"}, "keys and missing are for templates, and files are lists"),
+        ({"keys": ["a"]}, "keys and missing are for templates, but files are lists"),
+        ({"missing": "skip"}, "keys and missing are for templates, but files are lists"),
         ({"missing": "no"}, "missing must be 'error' or 'skip', not 'no'"),
         ({"files": ["{}"]}, "labels of templates need keys"),
         ({"files": ["{}"], "keys": []}, "keys must not be empty"),
@@ -230,7 +230,7 @@ OWN: dict[str, list[Row]] = {
         ({"features": {"a": "string"}}, r"\['a'\] must be a FixedLenFeature or VarLenFeature"),
         ({"features": {1: NUMBER}}, "features must have strings for names, not 1"),
         ({"features": {}}, "features must not be empty"),
-        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can write"),
+        ({"features": {"\udcff": NUMBER}}, "features must have names that UTF-8 can encode"),
         ({"features": {"a": VarLenFeature(string, "")}}, r"features\['a'\]: a string must be"),
         ({"features": {"a": FixedLenFeature([2], string, "")}}, "a string must be a FixedLen"),
         ({"features": {"n": NUMBER, "b": FixedLenFeature([-1], int64, 0)}}, r"\['b'\]: its shape"),

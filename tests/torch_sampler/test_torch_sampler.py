@@ -293,7 +293,7 @@ REFUSED = {
     "last batch": (lambda: Sampler(9, batch_size=2, last_batch="fill"), "not 'fill'"),
     "all dropped": (lambda: Sampler(9, batch_size=10, last_batch="drop"), "leaves none of 9"),
     "too many ranks": (lambda: Sampler(9, batch_size=1, rank=0, world=10), "at least num_shards"),
-    "weights": (lambda: Sampler(9, batch_size=2, weights=[1] * 9), "DataSet its own weights"),
+    "weights": (lambda: Sampler(9, batch_size=2, weights=[1] * 9), "give the DataSet weights"),
     "two kinds": (
         lambda: Sampler({"a": 9}, batch_size=2, weights={"a": 1}, schedule=[(0, {"a": 1})]),
         "cannot both be given",
@@ -320,9 +320,9 @@ def test_wrong_arguments_are_refused(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, and here it is 1"),
-        ({"samples": 8}, "samples 8, and here it is 9"),
-        ({"stream": "DALI's"}, "stream \"DALI's\", and here it is 'seed 0"),
+        ({"version": 2}, "version 2, but this sampler has 1"),
+        ({"samples": 8}, "samples 8, but this sampler has 9"),
+        ({"stream": "DALI's"}, "stream \"DALI's\", but this sampler has 'seed 0"),
         ({"epoch": -1}, "epoch must be an integer"),
         ({"given": 9}, "given must be an integer from 0 to 8"),
         ({"given": None}, "given must be an integer"),

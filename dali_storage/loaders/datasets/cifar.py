@@ -33,14 +33,14 @@ _MEMORY = "memory"
 def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[Options]) -> Loader:
     """The 50,000 or 10,000 images of CIFAR-10, with torchvision's pixels.
 
-    The files are read when a pipeline is built. By default they then stay in memory, 154 or 31 MB
-    for each pipeline, batches are copied out of it, and later changes of the files are not noticed.
-    Any other backend reads the images of a batch from the files. Nothing that a pickle names is
+    The files are read when a pipeline is built. By default they stay in memory, 154 or 31 MB for
+    each pipeline; batches are copied from memory, and later changes of the files go unnoticed. Any
+    other backend reads the images of a batch from the files. No function named in a pickle is
     called, so the files cannot run code.
 
     Args:
-        root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or the one above. If
-            it has both, which hold the same images, the first is read.
+        root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or the directory above.
+            If both are present, which hold the same images, the first is read.
         split: "train" or "test".
         **options: help(dali_storage.loaders.datasets.settings.Settings) explains them. The usual
             preset is `CIFAR10_TRAIN` or `CIFAR10_EVAL`. The default backend is memory; any other
@@ -48,13 +48,13 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
 
     Returns:
         A loader of batches `(images, labels)`: images of shape (N, 3, 32, 32), labels int64, (N,).
-        `loader.classes` are the names of the labels. The name of a sample is that of its file.
+        `loader.classes` has the names of the labels. A sample has the name of its file.
 
     Raises:
-        FileNotFoundError: there is no such directory, or files are missing in it.
-        ValueError: `root` is an archive, which has to be extracted first; a file is truncated, has
-            wrong labels, or is a pickle of anything but CIFAR-10. Files of images are checked at
-            the first use of the loader.
+        FileNotFoundError: the directory does not exist, or lacks files.
+        ValueError: `root` is an archive, to be extracted first; a file is truncated, has wrong
+            labels, or is a pickle of anything but CIFAR-10. Files of images are checked at the
+            first use of the loader.
         ValueError, TypeError: an option is wrong.
     """
     return _loader(CIFAR10, root, split, Settings(**options), (CIFAR10_TRAIN, CIFAR10_EVAL))
@@ -64,7 +64,7 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
 def cifar100(root: PathLike, split: Literal["train", "test"], **options: Unpack[Options]) -> Loader:
     """The 50,000 or 10,000 images of CIFAR-100, with its 100 (fine) labels; else as `cifar10()`.
 
-    `root` is the directory `cifar-100-python` or `cifar-100-binary`, or the one above. The
+    `root` is the directory `cifar-100-python` or `cifar-100-binary`, or the directory above. The
     usual presets are `CIFAR100_TRAIN` and `CIFAR100_EVAL`.
     """
     return _loader(CIFAR100, root, split, Settings(**options), (CIFAR100_TRAIN, CIFAR100_EVAL))
@@ -77,11 +77,11 @@ def _loader(
     settings: Settings,
     presets: tuple[Preset, Preset],
 ) -> Loader:
-    """The loader; `presets` are those for training and for evaluation."""
+    """The loader; `presets` are for training and for evaluation."""
     found = find(archives, os.fsdecode(path_bytes("root", root)), split)
     train = split == "train"
     for name in [*settings.about_bad_samples, *settings.own_order]:
-        raise ValueError(f"{name} is for images in files of their own, and CIFAR's are in archives")
+        raise ValueError(f"{name} is for images in files of their own; CIFAR's are in archives")
     return ImagePipeline(
         read=partial(_read, found),
         settings=replace(settings, backend=settings.backend or _MEMORY),
@@ -103,7 +103,7 @@ def _read(
     backend_options: Mapping[str, Any] | None,
     **order: Any,
 ) -> tuple[DataNode, DataNode]:
-    """The records and labels in the current pipeline; the arguments are those of `readers.file`."""
+    """Put records and labels into the current pipeline; for the arguments see `readers.file`."""
     options = dict(backend_options or {})
     reader = registry.configure(backend, options)
     names, root = list(map(os.fsencode, found.files)), os.fsencode(found.directory)
@@ -134,8 +134,8 @@ def _records(found: CifarSplit, path: bytes, held: bool) -> Records:
         wrong = (records.labels < 0) | (records.labels >= len(found.classes))
         for record in np.flatnonzero(wrong)[:1].tolist():
             has = f"record {record} has the label {records.labels[record]}"
-            raise ValueError(f"{has}, and there are {len(found.classes)} classes")
+            raise ValueError(f"{has}, but there are {len(found.classes)} classes")
         if records.moved and not held:
-            what = "its images are in Fortran's order, and no range of it is one"
-            raise ValueError(f"{what}; leave out backend: memory reads them")
+            what = "its images are in Fortran's order, so an image is not a range of the file"
+            raise ValueError(f"{what}; leave out backend=, because memory can read such files")
     return records

@@ -1,6 +1,6 @@
-"""Where the records of CIFAR-10 and CIFAR-100 are in the files that are distributed.
+"""The records in the published files of CIFAR-10 and CIFAR-100.
 
-The formats are those of https://www.cs.toronto.edu/~kriz/cifar.html.
+For the formats see https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ class Records(NamedTuple):
     """The n records of a file.
 
     Attributes:
-        content: the bytes of the file; or, if it has the first pixels of all images, then the
-            second ones, and so on (Fortran's order), the images one after another.
-        starts: int64[n], where the records start in `content`.
-        labels: of the records.
-        moved: whether `content` is not that of the file.
+        content: the bytes of the file; or the images one after another, if the file has the first
+            pixels of all images, then the second ones, and so on (Fortran's order).
+        starts: int64[n], the offsets of the records in `content`.
+        labels: labels of the records.
+        moved: `content` differs from the file.
     """
 
     content: HostBuffer
@@ -41,16 +41,16 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One of the archives in which a data set is distributed.
+    """One of the published archives of a data set.
 
     Attributes:
-        name: of the archive.
-        directory: the one that is in it.
+        name: name of the archive.
+        directory: name of the directory in the archive.
         splits: the files of each split, in the order of their records.
         names: the file with the names of the classes.
-        classes: how many classes there are.
-        records: finds the records in a file with these bytes.
-        class_names: finds the names. Both raise `ValueError`.
+        classes: number of classes.
+        records: finds the records in the bytes of a file.
+        class_names: finds the names of the classes. Both raise `ValueError`.
     """
 
     name: str
@@ -67,8 +67,8 @@ class CifarSplit:
     """A split of a data set on disk.
 
     Attributes:
-        archive: what it was extracted from.
-        directory: where its files are.
+        archive: the source of the files.
+        directory: the directory of the files.
         files: their names, in the order of their records.
         classes: the names of the labels.
     """
@@ -80,18 +80,18 @@ class CifarSplit:
 
 
 def find(archives: Sequence[Archive], root: str, split: str) -> CifarSplit:
-    """The split of the first of `archives` that is in `root`; the names of its classes are read.
+    """The split of the first of `archives` found in `root`, with the names of the classes.
 
     Raises:
-        ValueError: there is no such split; `root` or what is in it is still packed; a file is too
-            large; or the names cannot be read.
-        OSError: there is no such directory, or none of the archives in it, or it lacks files.
+        ValueError: the split is unknown; `root` or an archive in `root` is still packed; a file is
+            too large; or the names cannot be read.
+        OSError: the directory, all of the archives, or files of an archive are missing.
     """
     if split not in ("train", "test"):
         raise ValueError(f"split must be 'train' or 'test', not {split!r}")
     if os.path.isfile(root):
         packed = root.endswith((".tar", ".gz", ".tgz"))
-        remedy = _how_to_extract(root) if packed else "give the directory that it is in"
+        remedy = _how_to_extract(root) if packed else "give the directory of the file"
         raise ValueError(f"root must be a directory, not the file {root!r}; {remedy}")
     os.stat(root)  # raises if it is missing
     for archive in archives:
@@ -123,13 +123,13 @@ def _found(archive: Archive, directory: str, split: str) -> CifarSplit:
 
 
 def _is_file(path: str) -> bool:
-    """As `os.path.isfile()`, but what cannot be looked at, or is too large, is an error."""
+    """As `os.path.isfile()`, but raise for unreadable paths and for too large files."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     if stat.S_ISREG(status.st_mode) and status.st_size > _MOST_BYTES:
-        raise ValueError(f"{path!r}: no file of CIFAR has {status.st_size} bytes")
+        raise ValueError(f"{path!r}: {status.st_size} bytes are too many for a file of CIFAR")
     return stat.S_ISREG(status.st_mode)
 
 
@@ -171,12 +171,12 @@ def _pickled_names(key: str, content: bytes) -> Sequence[str]:
 
 
 def _binary_records(label_bytes: int, content: bytes) -> Records:
-    """Records, each behind its labels. The last one is taken: the fine one of CIFAR-100."""
+    """Records behind their labels, of which the last one is used: the fine one of CIFAR-100."""
     step = label_bytes + RECORD_BYTES
     if not content or len(content) % step:
         raise ValueError(
-            f"its {len(content)} bytes are not a number of records of {step} bytes; the file is "
-            "truncated, or of another data set"
+            f"its {len(content)} bytes are not a multiple of {step} bytes, the size of a record; "
+            "the file is truncated, or of another data set"
         )
     file, starts = np.frombuffer(content, np.uint8), np.arange(label_bytes, len(content), step)
     return Records(file, starts, file[starts - 1])
@@ -214,7 +214,7 @@ _SPLITS = {
     10: {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
     100: {"train": ["train"], "test": ["test"]},
 }
-# Those of Python first: most users have them, because torchvision takes no others.
+# Python's archives first: most users have them, because torchvision reads only these.
 CIFAR10 = (
     _python(10, "cifar-10-batches-py", "batches.meta", "labels", "label_names"),
     _binary(10, "cifar-10-batches-bin", "batches.meta.txt", 1),

@@ -1,4 +1,4 @@
-"""From a list of transforms to the steps of a pipeline: seeds, layouts, what is done at once."""
+"""Conversion of a list of transforms to the steps of a pipeline: seeds, layouts, fused steps."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,14 @@ class Finish:
 def decode(
     encoded: DataNode, steps: Steps, device: str, hints: Mapping[str, Any]
 ) -> tuple[DataNode, Steps]:
-    """The images of encoded files (uint8, HWC, RGB), and the steps that are left.
+    """The images of encoded files (uint8, HWC, RGB), and the remaining steps.
 
     As in Pillow, the orientation in EXIF data is ignored. If the first step is a random crop, only
     its part is decoded.
     """
     arguments = {"output_type": types.RGB, "device": "cpu", **AS_STORED}
     if device == "gpu":
-        # Colours are scaled up as on the CPU.
+        # Colours are upsampled as on the CPU.
         arguments |= {"device": "mixed", "jpeg_fancy_upsampling": True, **hints}
     if steps and isinstance(steps[0], RandomResizedCrop):
         crop = steps[0]
@@ -75,7 +75,7 @@ def fused(
     dtype: Dtype,
     square: int | None = None,
 ) -> Steps:
-    """The steps that make images of a layout and type of uint8 images of the layout `given`.
+    """The steps from uint8 images of the layout `given` to images of `layout` and `dtype`.
 
     `square`: the side of the given images, if all of them are squares of one size.
     """
@@ -101,7 +101,7 @@ def fused(
 
 
 def _merged(steps: Sequence[Transform]) -> Steps:
-    """The steps, with neighbours that DALI does at once made one."""
+    """The steps, with neighbours merged into single operators of DALI."""
     result: list[Transform] = []
     for place, step in enumerate(steps):
         if isinstance(step, Normalize):

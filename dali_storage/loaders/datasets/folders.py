@@ -1,4 +1,4 @@
-"""Loaders of images that lie in class directories."""
+"""Loaders of images in class directories."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ def image_folder(
 ) -> Loader:
     """Batches `(images, labels)` of the images in a directory of class directories.
 
-    Pixels and labels are those of torchvision's `ImageFolder(root)`: labels number the class
-    directories from 0, sorted by name (as bytes). Images are the files that `fn.readers.file` takes
-    by default: `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in upper or lower case; other files
-    are not read.
+    Pixels and labels equal torchvision's `ImageFolder(root)`: labels number the class directories
+    from 0, sorted by name (as bytes). Images are files with the default names of `fn.readers.file`:
+    `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in upper or lower case; other files are
+    ignored.
 
-    * images: float32 and normalised, (N, 3, height, width), or as `dtype` and `layout` say.
+    * images: float32 and normalised, (N, 3, height, width), or as set by `dtype` and `layout`.
     * labels: int64, (N,); on the same device.
 
     Args:
         root: the directory, a URL such as `s3://bucket/train`, or an index of either, made by
-            `python -m dali_storage index`. Labels of a URL number the classes that have images, in
-            the order of whole keys: unlike on disk, `a-b/` is before `a/`. None: the samples that
-            the backend knows, as with an extent map.
-        train: whether to train on the images. This sets defaults: if True, they are shuffled, get
+            `python -m dali_storage index`. Labels of a URL number the classes with images, in the
+            order of whole keys: unlike on disk, `a-b/` is before `a/`. None: the samples known to
+            the backend, as with an extent map.
+        train: the defaults for training. If True, the images are shuffled, get
             `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
             `presets.IMAGENET_EVAL`, and the last batch may be smaller.
-        classes: the names that the class directories must have, in their order. None: any.
+        classes: the required names of the class directories, in their order. None: any.
         **options: help(dali_storage.loaders.datasets.settings.Settings) explains them.
 
     Returns:
-        The loader. It opens the storage when it is first used; its `classes` are the names.
+        The loader, which opens the storage at its first use. Its `classes` are the names.
 
     Raises:
-        ValueError: an option has a wrong value; there are no class directories, or not those of
+        ValueError: an option has a wrong value; there are no class directories, or other ones than
             `classes`. At the first use: there are no images, or a class has none.
         TypeError: an option is unknown or of a wrong type.
         OSError: the directory cannot be read.
@@ -88,7 +88,7 @@ def image_folder(
 def _when_listed(
     root: PathLike, settings: Settings, expected: Sequence[str] | None
 ) -> tuple[Callable[[Catalog], None], Callable[[], tuple[str, ...]]]:
-    """The check of the samples below a URL, which then knows their classes, and these."""
+    """A check of the samples below a URL, which finds their classes, and a getter of these."""
     known: list[tuple[str, ...]] = []
 
     def check(catalog: Catalog) -> None:
@@ -121,7 +121,7 @@ def _class_names_of_map(settings: Settings) -> tuple[str, ...]:
     tree = registry.configure(backend, options).tree(**options)
     if tree is None:
         raise ValueError(
-            f"root=None, and {registry.shown(backend)} does not know its samples: give root"
+            f"root=None, but {registry.shown(backend)} does not know its samples: give root"
         )
     return _names(tree, _shown_root(None))
 
@@ -137,23 +137,23 @@ def indexed_classes(catalog: Catalog) -> tuple[str, ...]:
     """The names of the class directories of a listed tree, by its samples.
 
     Raises:
-        ValueError: a label has no samples, so the name of its directory is not known.
+        ValueError: a label has no samples, so the name of its directory is unknown.
     """
     firsts = np.flatnonzero(np.diff(catalog.labels, prepend=-1))
     files = [catalog.file_name(first) for first in firsts.tolist()]
     if alone := [os.fsdecode(name) for name in files if b"/" not in name]:
-        what = f"{shown(alone)} directly in {_shown_root(catalog.root)}: in no class"
-        raise ValueError(f"{what}; move them, or take readers.file, where each is a class")
+        what = f"{shown(alone)} directly in {_shown_root(catalog.root)}: not in a class directory"
+        raise ValueError(f"{what}; move them, or use readers.file, where each is a class")
     names = [name.partition(b"/")[0] for name in files]
     if (catalog.labels[firsts] != np.arange(firsts.size)).any():
         what = f"no images in {catalog.labels[-1] + 1 - firsts.size} class directories"
         root = _shown_root(catalog.root)
-        raise ValueError(f"{what} of {root}: remove or fill them, and make the index anew")
+        raise ValueError(f"{what} of {root}: remove or fill them, and rebuild the index")
     return tuple(map(os.fsdecode, names))
 
 
 def require_classes(found: Sequence[str], expected: Sequence[str], what: str) -> None:
-    """Raise ValueError unless both are the same; `what` describes both."""
+    """Raise ValueError unless both are the same; the error begins with the last argument."""
     there, wanted = set(found), set(expected)
     missing = [name for name in expected if name not in there]
     extra = [name for name in found if name not in wanted]
@@ -186,6 +186,6 @@ def require_images(names: tuple[str, ...], catalog: Catalog) -> None:
     if empty:
         raise ValueError(
             f"no images in the class directories {shown(empty)} of {_shown_root(catalog.root)}: "
-            f"only files that match {', '.join(discovery.DEFAULT_FILE_FILTERS)} are read. Remove "
+            f"only files matching {', '.join(discovery.DEFAULT_FILE_FILTERS)} are read. Remove "
             "the directories, or convert the images"
         )

@@ -1,4 +1,4 @@
-"""Where the images and labels of ILSVRC2012 are, in the layouts that they come in."""
+"""Images and labels of ILSVRC2012 in their usual layouts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .folders import class_names, require_classes, require_images, shown
 Split = Literal["train", "val"]
 
 KAGGLE = "ILSVRC/Data/CLS-LOC"
-"""Where the archive of Kaggle's competition has the images."""
+"""The directory of the images in the archive of Kaggle's competition."""
 
 SOLUTION = "LOC_val_solution.csv"
-"""Kaggle's labels of the validation images: a header, then `ImageId,PredictionString`, where the
-latter begins with the synset."""
+"""Kaggle's labels of the validation images: a header, then `ImageId,PredictionString`; the latter
+begins with the synset."""
 
 SYNSET_LISTS = ("imagenet_2012_validation_synset_labels.txt", "synset_labels.txt")
-"""TensorFlow's labels of the validation images: one synset a line, in the order of the names. Both
-names are in use (tensorflow/models, research/slim; tensorflow/tpu)."""
+"""TensorFlow's labels of the validation images: one synset per line, in the order of the names.
+Both names are in use (tensorflow/models, research/slim; tensorflow/tpu)."""
 
 _SYNSET = re.compile(r"n\d{8}")
 
@@ -37,8 +37,8 @@ class ImageNetSplit:
 
     Attributes:
         classes: the synsets, in the order of their labels.
-        arguments: of `readers.file`.
-        images: how many there are; None: not known yet.
+        arguments: arguments of `readers.file`.
+        images: number of images; None: not known yet.
     """
 
     classes: tuple[str, ...]
@@ -61,8 +61,8 @@ def find(root: str, split: Split) -> ImageNetSplit:
         classes = _synsets(folder)
         if loose := _images(folder):
             raise ValueError(
-                f"{folder!r} has class directories, and {len(loose):,} images beside them, which "
-                f"would not be read: {shown([os.fsdecode(name) for name in loose])}"
+                f"{folder!r} has class directories, and {len(loose):,} images outside, which would "
+                f"not be read; move or remove {shown([os.fsdecode(name) for name in loose])}"
             )
         if synsets is not None:
             what = f"class directories of {folder!r}, compared with train"
@@ -72,11 +72,11 @@ def find(root: str, split: Split) -> ImageNetSplit:
 
 
 def _base(root: str, split: Split) -> str:
-    """The directory that has the splits."""
+    """The directory of the splits."""
     for base in (root, os.path.join(root, KAGGLE)):
         if os.path.isdir(os.path.join(base, split)):
             return base
-    os.listdir(root)  # raises, if that is what is wrong
+    os.listdir(root)  # raises if root itself is wrong
     what = f"there is neither {split} nor {KAGGLE}/{split} in this directory"
     raise FileNotFoundError(errno.ENOENT, what, root)
 
@@ -86,14 +86,14 @@ def _synsets(folder: str) -> tuple[str, ...]:
     names = class_names(folder)
     if other := [name for name in names if not _SYNSET.fullmatch(name)]:
         raise ValueError(
-            f"{folder!r} has directories that are no synsets (n and eight digits): {shown(other)}. "
-            "They would count as classes: move them away, or take image_folder()"
+            f"{folder!r} has directories that are not synsets (n and eight digits): "
+            f"{shown(other)}. They would count as classes: move them away, or use image_folder()"
         )
     return names
 
 
 def _images(folder: str) -> list[bytes]:
-    """The names of the images that lie directly in a directory, sorted."""
+    """The sorted names of the images directly in a directory."""
     choose = compile_filters("", discovery.DEFAULT_FILE_FILTERS, case_sensitive=False)
     return sorted(choose(discovery.Directory(folder).files(b".")))
 
@@ -121,7 +121,7 @@ def _read_labels(images: Sequence[bytes], places: Sequence[str]) -> tuple[str, l
         for place in places:
             path = os.path.join(place, name)
             if os.path.isfile(path):
-                # Synsets and names are ASCII; what is not is then found to be no synset.
+                # Synsets and names are ASCII; other text then fails the check for synsets.
                 with open(path, encoding="ascii", errors="replace", newline="") as lines:
                     synsets = read(path, lines, images)
                 if wrong := [each for each in synsets if not _SYNSET.fullmatch(each)]:
@@ -154,8 +154,8 @@ def _read_list(path: str, lines: Iterable[str], images: Sequence[bytes]) -> list
     synsets = [line.strip() for line in lines if line.strip()]
     if len(synsets) != len(images):
         raise ValueError(
-            f"{path!r} has {len(synsets):,} lines, but there are {len(images):,} images: it labels "
-            "them in the order of their names, so it must have one line for each"
+            f"{path!r} has {len(synsets):,} lines, but there are {len(images):,} images: it must "
+            "have one line per image, in the order of their names"
         )
     return synsets
 

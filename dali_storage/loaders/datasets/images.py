@@ -1,4 +1,4 @@
-"""Pipelines of images, and the loaders of them."""
+"""Pipelines of images, and their loaders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,18 +26,18 @@ READER = "Reader"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePipeline:
-    """Builds pipelines `(images, labels)`; what a `Loader` takes.
+    """The builder of pipelines `(images, labels)` for a `Loader`.
 
     Attributes:
         read: puts a reader into the current pipeline and returns its samples and labels. Its
             arguments are `name`, `num_shards`, `shard_id`, `stick_to_shard`, `pad_last_batch`,
             `seed`, `random_shuffle`, `shuffle_after_epoch`, `shuffle_after_epoch_seed`, `backend`,
-            `backend_options` and those about bad samples, as those of `readers.file`.
+            `backend_options` and the ones about bad samples, as in `readers.file`.
         settings: the options of the user.
-        train: whether the images are for training; this decides what None means in the settings.
-        preset: what happens to the images if the settings do not say it.
-        decode: makes images, uint8 CHW with their layout, of the samples, which are on the
-            settings' device. None: the samples are encoded images (JPEG and so on).
+        train: the images are for training; decides the meaning of None in the settings.
+        preset: the default for transforms missing in the settings.
+        decode: converts samples on the settings' device to images, uint8 CHW with their layout.
+            None: the samples are encoded images (JPEG and so on).
         square: the side of the decoded images, if all of them are squares of one size.
         check: raises if something is wrong with the samples; called when a pipeline is built.
         hints: further arguments of DALI's decoder on a GPU.
@@ -58,9 +58,9 @@ class ImagePipeline:
         describe: Callable[[], str] | None = None,
         roots: Sequence[bytes] = (),
     ) -> Loader:
-        """The loader of these images; the first arguments are those of `Loader`.
+        """The loader of these images; for the first arguments see `Loader`.
 
-        `roots` are paths and URLs that are read; they decide the default backend.
+        The default backend depends on `roots`, the paths and URLs to read.
 
         Raises:
             ValueError, TypeError: a setting cannot be used.
@@ -122,7 +122,7 @@ class ImagePipeline:
         return images, labels.gpu() if gpu else labels
 
     def _device_id(self) -> int | None:
-        """The number of the GPU; None on the CPU. The shard may not be known before."""
+        """The number of the GPU; None on the CPU. Called late, when the shard is known."""
         settings = self.settings
         if settings.device == "cpu":
             return None
@@ -156,9 +156,9 @@ class ImagePipeline:
 
 
 def _require_gpu(number: int) -> int:
-    """`number`, if there is such a GPU."""
+    """Return `number`, or raise if this GPU does not exist."""
     count = 0
-    with suppress(RuntimeError):  # before 2.0, DALI raises where there is no driver
+    with suppress(RuntimeError):  # before 2.0, DALI raises without a driver
         count = GetCUDADeviceCount()
     if not count:
         raise BackendUnavailable(
@@ -167,6 +167,6 @@ def _require_gpu(number: int) -> int:
     if number >= count:
         raise BackendUnavailable(
             f"device_id={number}: CUDA finds only {count} GPU(s)",
-            "start as many processes on this machine as it has GPUs, or give device_id",
+            "start one process per GPU on this machine, or give device_id",
         )
     return number

@@ -1,8 +1,8 @@
-"""The pickles of CIFAR, loaded so that nothing that a file names is imported or called.
+"""The pickles of CIFAR, loaded without importing or calling anything named in a file.
 
-A pickle is a program for a machine with a stack, and it may call any function. Here the machine has
-only the opcodes of the published files, which cPickle of Python 2 wrote (protocol 2), and a
-`_Call` stands for whatever a file names or calls: a note, which does nothing.
+A pickle is a program for a stack machine, and may call any function. Here the machine has only the
+opcodes of the published files, written by cPickle of Python 2 (protocol 2), and records every name
+and call of a file as a `_Call`, which does nothing.
 """
 
 import io
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 RECORD_BYTES = 3 * 32 * 32
-"""Of an image: 32 x 32 pixels; the red, the green and the blue plane, row by row."""
+"""Size of an image: 32 x 32 pixels; the red, the green and the blue plane, row by row."""
 
 _MOST_BYTES = 1 << 22  # beside the pixels; the published files have 1.7 MB at most
 _NAMES = "numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"
@@ -28,7 +28,7 @@ def parse(pickled: bytes) -> dict[str, Any]:
     An array is uint8[n, RECORD_BYTES], a view of `pickled`. Any other value has no meaning.
 
     Raises:
-        ValueError: the pickle has or names what the published files do not, or is damaged.
+        ValueError: the pickle has anything foreign to the published files, or is damaged.
     """
     file = _File(pickled)
     try:
@@ -39,13 +39,13 @@ def parse(pickled: bytes) -> dict[str, Any]:
     except Exception as error:  # pickle documents that it may be any
         why = str(error) or "the end is missing"
         raise ValueError(
-            f"byte {file.tell()}: {why}; the file is truncated, damaged, or was pickled anew, by "
+            f"byte {file.tell()}: {why}; the file is truncated, damaged, or was repickled, by "
             "Python 3 perhaps: extract the original archive again"
         ) from None
 
 
 def _array(value: Any, pickled: bytes) -> Any:
-    """The array that is noted; any other value as it is."""
+    """The array of a recorded call; any other value unchanged."""
     match value:
         case _Call(
             "numpy.core.multiarray._reconstruct",
@@ -65,7 +65,7 @@ def _array(value: Any, pickled: bytes) -> Any:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """What a pickle has named, called with `arguments`, and given a `state`."""
+    """A name in a pickle, called there with `arguments` and given a `state`."""
 
     name: str
     arguments: tuple[Any, ...] = ()
@@ -76,7 +76,7 @@ class _Call:
 
 
 class _File(io.BytesIO):
-    """A pickle. Each byte of a hostile one, beside those of pixels, may take 64 bytes of memory."""
+    """A pickle. Each hostile byte, except in pixels, may cost 64 bytes of memory."""
 
     left = _MOST_BYTES
 
@@ -84,12 +84,12 @@ class _File(io.BytesIO):
         content = super().read(size)
         self.left -= len(content)
         if self.left < 0:
-            raise pickle.UnpicklingError("there is too much beside the images")
+            raise pickle.UnpicklingError("there is too much data beside the images")
         return content
 
 
 class _Unpickler(pickle._Unpickler):
-    """Written in Python: the class in C fills memory up to the number that a value is given."""
+    """Unpickler in Python: the class in C allocates as much memory as a pickle demands."""
 
     append: Callable[[object], None]
     pop_mark: Callable[[], list[Any]]
@@ -107,17 +107,17 @@ class _Unpickler(pickle._Unpickler):
     def _set_items(self) -> None:
         items = self.pop_mark()
         if set(map(type, items[::2])) - {str}:  # to hash a nested key may crash
-            raise pickle.UnpicklingError("a dict has other keys than text")
+            raise pickle.UnpicklingError("a dict has keys other than text")
         self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def _note_call(self) -> None:
         arguments, call = self.stack.pop(), self.stack.pop()
         if type(call) is not _Call or type(arguments) is not tuple:
-            raise pickle.UnpicklingError("it calls what is not in the published files")
+            raise pickle.UnpicklingError("a call is not in the published files")
         self.append(_Call(call.name, arguments))  # pickle's REDUCE would copy the arguments
 
     def _skip_pixels(self) -> None:
-        """A range of the file stands for text of more than 255 bytes."""
+        """Push the range of the file for text of more than 255 bytes."""
         (nbytes,) = struct.unpack("<I", self._file.read(4))
         start = self._file.tell()
         self.append(range(start, self._file.seek(start + nbytes)))

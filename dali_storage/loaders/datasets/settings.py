@@ -1,4 +1,4 @@
-"""The options that all loaders of images take, and the transforms that follow from them."""
+"""The common options of all loaders of images, and the resulting transforms."""
 
 import functools
 import inspect
@@ -67,47 +67,45 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options that all loaders of images take.
+    """The common options of all loaders of images.
 
     Attributes:
-        batch_size: how many images a batch has.
-        preset: what happens to the images. None: the usual one for this data set.
-        transforms: what happens to the images instead of a preset, and nothing else: a list of
-            transforms of this package, functions of a DataNode (HWC, RGB; so must be what they
-            return, unless they are the last), and operators of
+        batch_size: number of images in a batch.
+        preset: the transforms of the images. None: the usual preset for this data set.
+        transforms: replaces the preset: a list of transforms of this package, functions of a
+            DataNode (HWC, RGB; their results, too, except for the last one), and operators of
             `nvidia.dali.experimental.torchvision`.
-        shuffle: "epoch" or True: the whole list is shuffled anew before every epoch. "window":
-            samples are drawn from a window that moves over the list, which moves them by a few
-            hundred places only. False: they keep their order. None: "epoch" for training, else
-            False.
-        weights: how often images are given, by class or one by one: "balanced", "sqrt", a number
-            for each label, or for each image; see `readers.file`. Excludes shuffle and order.
-        epoch_size: how many images are an epoch; see `readers.file`.
+        shuffle: "epoch" or True: reshuffle the whole list before every epoch. "window": draw
+            samples from a moving window, which shifts them by only a few hundred places. False:
+            keep the order. None: "epoch" for training, else False.
+        weights: the frequencies of images, by class or one by one: "balanced", "sqrt", a number for
+            each label, or for each image; see `readers.file`. Excludes shuffle and order.
+        epoch_size: number of images in an epoch; see `readers.file`.
         order: the indices of an epoch's images, for all ranks; see `readers.file`.
-        last_batch: what becomes of a batch that is not full; see `Loader`. None: "drop" for
-            training, else "partial".
-        shard: which part of the data set this process reads. None: `Shard.here()`, asked when the
-            loader is first used.
-        device: where the images are decoded and delivered.
+        last_batch: treatment of an incomplete batch; see `Loader`. None: "drop" for training, else
+            "partial".
+        shard: the part of the data set for this process. None: `Shard.here()` at the first use of
+            the loader.
+        device: the device that decodes the images and holds the batches.
         device_id: the number of the GPU. None: the shard's `local_rank`.
         num_threads: DALI's threads in this process.
-        prefetch_queue_depth: how many batches DALI prepares ahead. Each takes memory: 256 images of
-            3x224x224 float32 are 154 MB.
-        seed: of the order, the same on all ranks, and of the random transforms, which differ from
-            rank to rank.
-        dtype: of the pixels. "uint8": from 0 to 255 and not normalised. None: "float32" if the
+        prefetch_queue_depth: number of batches that DALI prepares ahead. Each needs memory: 256
+            images of 3x224x224 float32 are 154 MB.
+        seed: seed of the order, the same on all ranks, and of the random transforms, which differ
+            from rank to rank.
+        dtype: type of the pixels. "uint8": from 0 to 255 and not normalised. None: "float32" if the
             images are normalised, else "uint8".
-        layout: of the images: "CHW" or "HWC".
-        to: whose tensors a batch consists of: "torch", "jax", "numpy" or a callable; see `Loader`.
-        backend: how the storage is read; see `readers.file`.
+        layout: layout of the images: "CHW" or "HWC".
+        to: the framework of the tensors: "torch", "jax", "numpy" or a callable; see `Loader`.
+        backend: the backend that reads the storage; see `readers.file`.
         backend_options: keyword arguments of the backend.
-        on_error: "replace": another image is given in place of a bad one; see `readers.file`, as
-            for the next four. If it cannot be decoded, the batch is made anew, and random
-            transforms have moved on.
+        on_error: "replace": deliver another image in place of a bad one; see `readers.file`, as for
+            the next four. If an image cannot be decoded, the batch is remade, and random transforms
+            have advanced.
         check, max_replaced, bad_samples, exclude: see `readers.file`.
 
     Raises:
-        ValueError, TypeError: an option has a wrong value; names it.
+        ValueError, TypeError: the named option has a wrong value.
     """
 
     batch_size: int
@@ -149,8 +147,8 @@ class Settings:
             )
         if self.preset is not None and self.transforms is not None:
             raise ValueError(
-                "loaders: preset and transforms cannot both be given; transforms may contain those "
-                "of a preset: [*preset.transforms, ...]"
+                "loaders: preset and transforms cannot both be given; transforms may include a "
+                "preset's: [*preset.transforms, ...]"
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
@@ -158,14 +156,14 @@ class Settings:
 
     @property
     def about_bad_samples(self) -> dict[str, Any]:
-        """The arguments of `readers.file` for them that are not their defaults."""
+        """The arguments of `readers.file` about bad samples, without defaults."""
         names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
         given = {name: getattr(self, name) for name in names}
         return {name: it for name, it in given.items() if it not in ("raise", False, None)}
 
     @property
     def own_order(self) -> dict[str, Any]:
-        """The arguments of the reader that set another order than DALI's."""
+        """The reader's arguments for an order other than DALI's."""
         given = {name: getattr(self, name) for name in ("weights", "epoch_size", "order")}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -209,7 +207,7 @@ def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
 class Operator:
     """An operator of `nvidia.dali.experimental.torchvision`, as a function of a DataNode.
 
-    That module's own pipelines call them by this private method; DALI 2.4 has no public one.
+    The module's own pipelines use the same private method; DALI 2.4 has no public one.
     """
 
     operator: Any
@@ -220,10 +218,10 @@ class Operator:
 
 
 def chosen_transforms(settings: Settings, usual: Preset) -> tuple[Transform, ...]:
-    """What happens to the images: the transforms or preset of the user, or else the usual one.
+    """The transforms of the images: the user's transforms or preset, else the usual preset.
 
     Raises:
-        ValueError: uint8 is asked for, but the user's transforms normalise.
+        ValueError: uint8 is requested, but the user's transforms normalise.
         TypeError: an item is not a transform, or is for another device.
     """
     given = settings.transforms
@@ -233,13 +231,13 @@ def chosen_transforms(settings: Settings, usual: Preset) -> tuple[Transform, ...
         return steps
     if given is not None:
         raise ValueError(
-            "dtype='uint8' is of pixels from 0 to 255: leave Normalize out of transforms"
+            "dtype='uint8' needs pixels from 0 to 255: leave Normalize out of transforms"
         )
     return _in_pixels(steps)
 
 
 def normalizes(steps: Sequence[Transform]) -> bool:
-    """Whether the result is normalised."""
+    """True if the result is normalised."""
     return any(isinstance(step, Normalize) for step in steps)
 
 
@@ -249,12 +247,12 @@ def _checked(step: Any, device: str) -> Transform:
         if step.device != device:
             raise TypeError(
                 f"transforms: {step!r} has device={step.device!r}, but the images are on the "
-                f"{device}: make it with device={device!r}"
+                f"{device}: create it with device={device!r}"
             )
         return Operator(step)
     if not callable(step) or isinstance(step, type) or module.startswith("torchvision."):
         raise TypeError(
-            f"transforms: {step!r} is not a function of a DataNode; take one of "
+            f"transforms: {step!r} is not a function of a DataNode; use "
             "dali_storage.loaders.transforms"
         )
     return step  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Which batches make an epoch: pure arithmetic, without a pipeline."""
+"""Division of a stream of batches into epochs: pure arithmetic, without a pipeline."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
@@ -16,13 +16,13 @@ class Epochs:
     """The epochs in the endless stream of batches of a reader that pads.
 
     Every epoch has `rounds` positions in the stream, on every rank: as many as the largest shard
-    has batches. What `last_batch` leaves out of them is skipped. All epochs give at least one
-    batch, and no batch is empty, except that with "pad" a rank may have one of padding only.
+    has batches. Positions left out by `last_batch` are skipped. All epochs give at least one batch,
+    and no batch is empty, except a batch of padding on some rank with "pad".
 
     Attributes:
         rounds: positions of an epoch.
-        rest: the rest of an epoch that another number of ranks has begun, or None. It takes the
-            last positions of the epoch.
+        rest: the rest of an epoch that another number of ranks began, or None; at the last
+            positions of the epoch.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Epochs:
         last_batch: LastBatch,
         rest: Rest | None = None,
     ) -> None:
-        """For a reader with the metadata `meta` (`pipe.reader_meta(name)`).
+        """Make the epochs of a reader with the metadata `meta` (`pipe.reader_meta(name)`).
 
         Raises:
             ValueError: "drop" would leave out all batches.
@@ -53,12 +53,12 @@ class Epochs:
         if last_batch == "drop" and not self._everywhere:
             raise ValueError(
                 f"last_batch='drop': an epoch would have no batch, because a shard of {smallest} "
-                f"samples does not fill one of {batch_size}; make the batches smaller, or take "
+                f"samples does not fill a batch of {batch_size}; use smaller batches, or "
                 "last_batch='partial' or 'pad'"
             )
 
     def batches(self, epoch: int) -> int:
-        """How many batches an epoch gives; those before its rest count as given."""
+        """Number of batches in an epoch, including any before its rest."""
         if self._last_batch == "drop":
             return self._full(epoch)
         if self._last_batch == "pad":
@@ -66,22 +66,22 @@ class Epochs:
         return self._first(epoch) - (-self._shard_size(epoch) // self._batch_size)
 
     def valid(self, epoch: int, batch: int) -> int:
-        """How many samples of a batch, counted from 0, are not padding."""
+        """Number of samples without padding in a batch, counted from 0."""
         if batch < self._full(epoch):
             return self._batch_size
         left = self._shard_size(epoch) - (batch - self._first(epoch)) * self._batch_size
         return max(0, min(left, self._batch_size))
 
     def reaches(self, epoch: int, batch: int) -> bool:
-        """Whether a batch can be given: what comes before the rest of an epoch cannot."""
+        """Return whether a batch can be given; batches before the rest of an epoch cannot."""
         return self.rest is None or self.position(epoch, batch) >= self.rest.start
 
     def position(self, epoch: int, batch: int) -> int:
-        """Where a batch is in the stream."""
+        """The position of a batch in the stream."""
         return epoch * self.rounds + batch
 
     def successor(self, position: int) -> int:
-        """The position of the next batch that is given."""
+        """The position of the next batch, after skipped ones."""
         following = position + 1
         epoch, batch = divmod(following, self.rounds)
         if batch < self._full(epoch) or batch < self.batches(epoch):
@@ -89,9 +89,9 @@ class Epochs:
         return self.position(epoch + 1, 0)
 
     def after(self, position: int, batches: int) -> int:
-        """Where a rank may be at most that is given so many batches from a position on.
+        """The largest position of any rank after so many batches from a position on.
 
-        The same on all ranks, of which some may have a batch less of an epoch than others.
+        The result is the same on all ranks, some of which may have one batch less per epoch.
         """
         for steps in range(batches + 1):
             position += min(steps, 1)
@@ -101,7 +101,7 @@ class Epochs:
         return position
 
     def _least(self, epoch: int) -> int:
-        """How many batches an epoch has on a rank that has the fewest."""
+        """Number of batches in an epoch on the rank with the fewest."""
         if self._last_batch != "partial":
             return self.batches(epoch)
         rest = self._rest_of(epoch)
@@ -112,12 +112,12 @@ class Epochs:
         return self.rest if self.rest and self.rest.epoch == epoch else None
 
     def _first(self, epoch: int) -> int:
-        """The first batch that these ranks are given."""
+        """The first batch for these ranks."""
         rest = self._rest_of(epoch)
         return self.rounds - (rest.stop - rest.start) if rest else 0
 
     def _full(self, epoch: int) -> int:
-        """The first batch that is not full on every rank."""
+        """The first batch with padding on some rank."""
         rest = self._rest_of(epoch)
         if rest is None:
             return self._everywhere

@@ -14,21 +14,21 @@ from .stats import LoaderStats
 from .tensors import To, converter
 
 _OLD = (
-    "a newer iter() of this Loader has ended this epoch: a Loader has one epoch at a time; use two "
+    "a newer iter() of this Loader ended this epoch: a Loader has one epoch at a time; use two "
     "Loaders for two loops at once"
 )
-_FAILED = "the pipeline has failed in this epoch: iterate over the Loader again for the next one"
+_FAILED = "the pipeline failed in this epoch: iterate over the Loader again for the next epoch"
 
 
 class Loader:
-    """The batches of one pipeline: every `iter()` is a new epoch, whatever was left of the last.
+    """The batches of one pipeline; every `iter()` starts a new epoch.
 
-    `for images, labels in loader`, as with torch's DataLoader. An epoch begins when its first batch
-    is asked for, and is complete when its last one has been given. If it is left early, the next
-    `iter()` drops the rest of it, and the older iterator raises RuntimeError.
+    `for images, labels in loader`, as with torch's DataLoader. An epoch begins with the request for
+    its first batch, and is complete after its last batch. If a loop leaves an epoch early, the next
+    `iter()` drops the rest, and the older iterator raises RuntimeError.
 
-    `state_dict()` and `load_state_dict()` are what Lightning, Ignite's Checkpoint and torchdata
-    look for. The pipeline is closed by `close()`, by `with`, or when the Loader is dropped.
+    Lightning, Ignite's Checkpoint and torchdata call `state_dict()` and `load_state_dict()`. The
+    pipeline is closed by `close()`, by `with`, or when the Loader is garbage-collected.
     """
 
     def __init__(
@@ -45,21 +45,21 @@ class Loader:
         """Open nothing yet: the pipeline is made at the first use.
 
         Args:
-            make: is called as `make(checkpoint=None, shard_id=rank, num_shards=world)`, and returns
-                a new pipeline with enable_checkpointing=True and DALI's dynamic executor (the
-                default), and in it a `readers.file` with this shard, `reader_name` and
-                pad_last_batch=True. To restore a state, `checkpoint` is bytes for the pipeline.
-                All samples of an output have one shape. Other sources of the pipeline must not
-                end; only the reader is moved to another epoch.
-            reader_name: the name of the reader whose epochs these are.
-            last_batch: what becomes of the samples that do not fill a batch.
-                "partial": a smaller last batch; every sample is given once. A rank whose shard is
-                smaller may have a batch less.
+            make: called as `make(checkpoint=None, shard_id=rank, num_shards=world)`; returns a new
+                pipeline with enable_checkpointing=True and DALI's dynamic executor (the default),
+                and a `readers.file` with this shard, `reader_name` and pad_last_batch=True. To
+                restore a state, `checkpoint` is bytes for the pipeline. All samples of an output
+                have one shape. Other sources of the pipeline must be endless; only the reader can
+                jump to another epoch.
+            reader_name: the name of the reader that defines the epochs.
+            last_batch: treatment of the samples that do not fill a batch.
+                "partial": a smaller last batch; every sample is given once. A rank with a smaller
+                shard may have one batch less.
                 "drop": only full batches, equally many on all ranks.
                 "pad": only full batches, equally many on all ranks; the last sample is repeated,
                 and `valid` counts the others. For static shapes (JAX) and collective operations.
-            to: whose tensors a batch consists of. A callable is given an object with
-                `__dlpack__()`; with "partial", what it returns must allow slices.
+            to: the framework of the tensors. A callable gets an object with `__dlpack__()`; with
+                "partial", the result must allow slices.
             shard: by default `Shard.here()` at the first use.
             classes: returns the names of the labels, for the attribute `classes`.
             describe: returns a description of the data set, for `repr()`.
@@ -82,14 +82,14 @@ class Loader:
         self._progress = Progress()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        self._supply.shard()  # refuses another one
+        self._supply.shard()  # refuses another shard
         self._progress.turn = None  # ends the epoch under way
         return _Epoch(self)
 
     def __len__(self) -> int:
-        """How many batches the epoch under way has; else the coming one.
+        """Number of batches in the current epoch, or else in the next one.
 
-        Those before a state that was loaded count, as if this Loader had given them.
+        Batches before a loaded state count as if this Loader had given them.
         """
         place = self._progress.place
         return self._supply.batches(*place).epochs.batches(place[0])
@@ -97,8 +97,8 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Make this epoch the next one, as with torch's DistributedSampler.
 
-        If a state was loaded that is of this epoch, the epoch goes on from there. The order of the
-        samples is that of the epoch; random operators go on without a jump.
+        With a loaded state of this epoch, the epoch goes on from the state. The samples have the
+        order of the epoch; random operators simply continue.
         """
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
@@ -107,10 +107,11 @@ class Loader:
     def set_weights(self, weights: Mapping[Any, Any], at: int | None = None) -> int:
         """Mix the sources or classes of the reader by other weights; see `readers.set_weights()`.
 
-        By default from the first batch that DALI does not work on yet. States keep it.
+        By default, the change begins at the first batch that DALI has not started. States include
+        the change.
 
         Returns:
-            The position from which on they hold.
+            The position of the change.
 
         Raises:
             ValueError, TypeError: the weights or the position are wrong, or there is no mixture.
@@ -118,28 +119,28 @@ class Loader:
         return self._supply.at(*self._progress.place).set_weights(weights, at)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the epoch under way, and the states of the random operators.
+        """The position in the current epoch, and the states of the random operators.
 
-        Between `iter()` and the first batch, and after the last one, the place is the beginning of
-        the next epoch. Plain types only: JSON and torch.load(weights_only=True) take it.
+        Between `iter()` and the first batch, and after the last one, the position is the beginning
+        of the next epoch. Plain types only, for JSON and torch.load(weights_only=True).
         """
         batches = self._supply.at(*self._progress.place)
         return State.save(batches.identity, batches.states(), batches.pipeline.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state_dict()` was called; makes the pipeline anew.
+        """Resume from the call of `state_dict()`; recreates the pipeline.
 
-        The number of ranks and the batch size may be others. All ranks are then given the state of
-        one of them, and together each sample that was left of the epoch, once; later epochs are
-        those of the new number of ranks.
+        The number of ranks and the batch size may change. All ranks then load the state of one old
+        rank, and together deliver each remaining sample of the epoch once; later epochs have the
+        order of the new number of ranks.
 
-        The state of another rank (Lightning saves only that of rank 0) is right for the samples.
-        The random operators then begin anew, and a warning says so: with their states restored,
-        both ranks would augment alike. So they do with other ranks or batches.
+        The state of another rank (Lightning saves only rank 0's) is right for the samples. The
+        random operators then restart, with a warning: with restored states, both ranks would
+        augment alike. Random operators also restart with other ranks or batches.
 
         Raises:
             ValueError, TypeError: the state is damaged, or of another data set, order,
-                `last_batch` or pipeline. The Loader goes on as if it had not been given.
+                `last_batch` or pipeline. The Loader is then unchanged.
         """
         saved = State.read(state)
         batches = self._supply.restore(saved)
@@ -147,13 +148,13 @@ class Loader:
         self._progress.restore(epoch, given, batches.epochs.batches(epoch))
         if differs := saved.differs(batches.identity):
             warnings.warn(
-                f"the state is of {differs}: the samples go on from there, random operators begin "
-                "anew",
+                f"the state is of {differs}: the samples continue from the state; random operators "
+                "restart",
                 stacklevel=2,
             )
 
     def close(self) -> None:
-        """Close the pipeline's reader; the Loader cannot be used any more. Twice is fine."""
+        """Close the pipeline's reader and the Loader; may be called twice."""
         self._supply.close()
 
     def __enter__(self) -> Self:
@@ -167,38 +168,38 @@ class Loader:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Loader cannot be pickled or copied, because its pipeline is of this process: make "
-            "it in the process that uses it; state_dict() is what can be saved"
+            "a Loader cannot be pickled or copied, because its pipeline belongs to this process: "
+            "make the Loader in the process that uses it, and save its state_dict()"
         )
 
     @property
     def stats(self) -> LoaderStats:
-        """Times and waiting of the epoch under way, or else of the last one."""
+        """Times and waiting in the current epoch, or else in the last one."""
         return self._progress.stats
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batch given last; after `iter()`, the one that it begins."""
+        """The epoch of the latest batch; after `iter()`, the new epoch."""
         progress = self._progress
         return progress.start[0] if progress.turn is None else progress.epoch
 
     @property
     def valid(self) -> int:
-        """How many samples of the batch given last are not repeated ones; see "pad"."""
+        """Number of samples in the latest batch without repetitions; see "pad"."""
         return self._progress.valid
 
     @property
     def pipeline(self) -> Any:
-        """The pipeline. It is another one after `load_state_dict()`, and after an error."""
+        """The pipeline; replaced by `load_state_dict()` and after an error."""
         return self._supply.batches().pipeline
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the labels 0, 1, 2 and so on; empty if they are not known."""
+        """The names of the labels 0, 1, 2 and so on; empty if unknown."""
         return self._classes() if self._classes else ()
 
     def _next(self, asked: float) -> tuple[Any, ...]:
-        """The next batch of the epoch under way, which was asked for at this time."""
+        """The next batch of the current epoch, requested at this time."""
         place = self._progress.place
         batches = self._supply.at(*place)
         storage = batches.storage_seconds
@@ -212,7 +213,7 @@ class Loader:
 
 
 class _Epoch(Iterator[tuple[Any, ...]]):
-    """An epoch of a Loader; begins with the first batch."""
+    """One epoch of a Loader; begins with the first batch."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -240,7 +241,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
             batch = loader._next(asked)
         except Exception as error:
             self._failed = loader._supply.broken
-            if isinstance(error, StopIteration):  # DALI's, if others take batches of the pipeline
+            if isinstance(error, StopIteration):  # DALI's, if others run the pipeline
                 raise RuntimeError(
                     "the pipeline has no batch; only the Loader may run it"
                 ) from error

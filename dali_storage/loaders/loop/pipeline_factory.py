@@ -1,4 +1,4 @@
-"""The pipeline of a Loader: made at the first use; anew when it broke or a state is restored."""
+"""The pipeline of a Loader: made at the first use, and remade after a failure or for a state."""
 
 import os
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from .tensors import Convert
 
 
 class PipelineFactory:
-    """Makes the pipeline, closes it before it makes another one, and refuses to work in a fork."""
+    """The maker of a Loader's pipeline; keeps one pipeline open, and refuses to work in a fork."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class PipelineFactory:
         to: Convert,
         shard: Shard | None,
     ) -> None:
-        """The arguments are those of Loader. Makes no pipeline yet."""
+        """Make no pipeline yet; for the arguments see Loader."""
         self._make = make
         self._reader_name = reader_name
         self._last_batch: LastBatch = last_batch
@@ -35,35 +35,35 @@ class PipelineFactory:
         self._closed = False
         self._batches: PipelineRun | None = None
         self._identity: Identity | None = None
-        self._checkpoint: bytes | None = None  # what the next pipeline is made from
-        self._resumed: State | None = None  # of the rest of an epoch that others have begun
-        self._changes: dict[str, list[Any]] = {}  # weights that were set, of the last pipeline
+        self._checkpoint: bytes | None = None  # for the next pipeline
+        self._resumed: State | None = None  # of the rest of an epoch that other ranks began
+        self._changes: dict[str, list[Any]] = {}  # weights set while running the last pipeline
 
     @property
     def broken(self) -> bool:
-        """Whether the pipeline must be made anew."""
+        """True if the pipeline must be remade."""
         return self._batches is not None and not self._batches.sound
 
     def at(self, epoch: int, batch: int) -> PipelineRun:
-        """The batches from this one on."""
+        """The pipeline, moved to this batch."""
         batches = self.batches(epoch, batch)
         batches.move(epoch, batch)
-        if not batches.sound:  # one that nobody asked for has failed
+        if not batches.sound:  # a dropped batch has failed
             batches = self.batches()
             batches.move(epoch, batch)
         return batches
 
     def restore(self, state: State) -> PipelineRun:
-        """Make the pipeline from a state; if that fails, the next one is made as it was.
+        """Make the pipeline from a state; after a failure, the next pipeline ignores the state.
 
         Raises:
-            ValueError: the state is of something else.
+            ValueError: the state does not fit this Loader.
         """
         shard = self.shard()
         if state.last_batch != self._last_batch:
             raise ValueError(
-                f"the state was saved with last_batch={state.last_batch!r}, and this Loader has "
-                f"last_batch={self._last_batch!r}: load it into a Loader with the same option"
+                f"the state was saved with last_batch={state.last_batch!r}, but this Loader has "
+                f"last_batch={self._last_batch!r}: load the state with the same option"
             )
         checkpoint = state.checkpoint()
         before = self._checkpoint
@@ -76,7 +76,7 @@ class PipelineFactory:
             self._drop()
             self._checkpoint = before
             raise
-        # From now on, it goes with checkpoints of this pipeline.
+        # From now on, the state goes with checkpoints of this pipeline.
         self._resumed = replace(state, batch_size=batches.identity.batch_size)
         return batches
 
@@ -84,29 +84,29 @@ class PipelineFactory:
         """The shard of this process.
 
         Raises:
-            RuntimeError: it is not the one that the pipeline was made for.
+            RuntimeError: the pipeline was made for another shard.
         """
         self._refuse_unusable()
         shard = self._shard or Shard.here()
         made = self._identity
         if made and (made.rank, made.world) != (shard.rank, shard.world):
             raise RuntimeError(
-                f"this Loader was first used in rank {made.rank} of {made.world}, and the process "
-                f"is rank {shard.rank} of {shard.world} now: use it only after the process group "
-                "is initialised, or give it its shard"
+                f"this Loader was first used in rank {made.rank} of {made.world}, but the process "
+                f"is rank {shard.rank} of {shard.world} now: use the Loader only after the process "
+                "group is initialised, or pass shard="
             )
         return shard
 
     def close(self) -> None:
-        """Close the pipeline's reader; it cannot be used any more. Twice is fine."""
+        """Close the pipeline's reader for good; may be called twice."""
         if os.getpid() == self._process:
             self._closed = True
             self._drop()
 
     def batches(self, epoch: int | None = None, batch: int = 0) -> PipelineRun:
-        """The batches, wherever they are; makes the pipeline if there is no sound one.
+        """The pipeline at any position; made if there is no sound pipeline.
 
-        And if it knows only the rest of an epoch, but this batch comes before it.
+        Also remade if the pipeline has only the rest of an epoch, and this batch comes before.
         """
         self._refuse_unusable()
         batches = self._batches
@@ -122,15 +122,15 @@ class PipelineFactory:
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"this Loader belongs to process {self._process}, and its pipeline does not work "
-                f"in the fork {os.getpid()}: make the Loader in the process that uses it"
+                f"in the forked process {os.getpid()}: make the Loader in the process that uses it"
             )
         if self._closed:
             raise RuntimeError("this Loader is closed: make a new one")
 
     def _renew(self, checkpoint: bytes | None, state: State | None) -> PipelineRun:
-        """Close the pipeline, if there is one, and make it anew.
+        """Close any pipeline, and make a new one.
 
-        The checkpoint is for this rank, and left out if it is of other batches than the pipeline's.
+        The checkpoint is for this rank, and ignored if its batch size is not the pipeline's.
         """
         self._drop()
         shard, readers = self.shard(), state.readers if state else None
@@ -145,7 +145,8 @@ class PipelineFactory:
                 raise
             raise ValueError(
                 "the state does not fit the pipeline that make() returns: it was saved with other "
-                "operators or another version of DALI, or is damaged"
+                "operators or another version of DALI, or is damaged; use the pipeline and DALI "
+                "that saved it"
             ) from error
         batches = PipelineRun(
             pipeline, self._reader_name, self._last_batch, shard, self._to, readers
@@ -153,7 +154,7 @@ class PipelineFactory:
         if self._identity not in (None, batches.identity):
             batches.close()
             raise RuntimeError(
-                "the pipeline was made anew, and make() returned another one: "
+                "make() returned another pipeline when called again: "
                 f"{batches.identity} instead of {self._identity}; make a new Loader"
             )
         self._identity = batches.identity
@@ -164,7 +165,7 @@ class PipelineFactory:
         arguments = {"shard_id": shard.rank, "num_shards": shard.world}
         try:
             pipeline = self._make(checkpoint=checkpoint, **arguments)
-        except (AssertionError, TypeError) as error:  # DALI asserts that it knows an argument
+        except (AssertionError, TypeError) as error:  # DALI asserts that arguments are known
             error.add_note(
                 f"Loader calls make(checkpoint=None or bytes, {arguments}): checkpoint is for the "
                 "pipeline, the others are for readers.file"

@@ -17,7 +17,7 @@ from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
 
-_NAMED = 256  # files that an error lists at most; DALI does not say which of a batch it was
+_NAMED = 256  # most files listed in an error; DALI does not name the file of a failure
 
 
 class PipelineRun:
@@ -25,10 +25,10 @@ class PipelineRun:
 
     Attributes:
         pipeline: the pipeline.
-        epochs: which batches there are.
-        identity: what the pipeline delivers.
-        sound: False while a method works, and for good after it was interrupted or an operator
-            has failed. Then batches may be lost: close this, and make the pipeline anew.
+        epochs: the epochs of its batches.
+        identity: description of the delivered batches.
+        sound: False while a method works, and for good after an interruption or a failed operator.
+            Then batches may be lost: close this object, and make a new pipeline.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class PipelineRun:
         to: Convert,
         states: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Take over the pipeline, which is built; close its readers if it cannot be used.
+        """Take over a built pipeline; close its readers on an error.
 
-        `states` are those of its readers, to go on from; they may be of other ranks.
+        The readers resume from `states`, which may be of other ranks.
 
         Raises:
-            ValueError: the pipeline cannot be used, or the states are not of these readers.
+            ValueError: the pipeline cannot be used, or the states do not fit its readers.
         """
         self.pipeline = pipeline
         self.sound = True
@@ -76,9 +76,9 @@ class PipelineRun:
         self._failed_read: Exception | None = None
 
     def move(self, epoch: int, batch: int) -> None:
-        """Make this batch the next one; drop those that DALI works on, if others.
+        """Make this batch the next one; drop other batches that DALI works on.
 
-        If one of these has failed, the pipeline is not sound.
+        If a dropped batch has failed, the pipeline is not sound.
         """
         position = self.epochs.position(epoch, batch)
         if position == (self._ahead[0] if self._ahead else self._source.position.next):
@@ -91,20 +91,20 @@ class PipelineRun:
             while not self.pipeline.empty():
                 self.pipeline.share_outputs()
                 self.pipeline.release_outputs()
-        except Exception:  # an operator's; nobody has asked for its batch
+        except Exception:  # an operator's; nobody has requested its batch
             return
         self._ahead.clear()
         self.sound = self._in_step()
 
     def take(self) -> tuple[Any, ...]:
-        """The next batch, with padding; has DALI begin another one.
+        """Return the next batch, with padding, and have DALI begin another one.
 
-        If an operator fails, and the reader has on_error="replace", the samples at which it fails
-        are found and replaced, and the batch is made anew.
+        If an operator fails, and the reader has on_error="replace", the failing samples are found
+        and replaced, and the batch is remade.
 
         Raises:
             OSError: a sample of the next batch cannot be read. The next call tries again, unless
-                the pipeline has other sources, of which DALI has then dropped a batch.
+                the pipeline has other sources, which have then lost a batch.
             Exception: an operator has failed; a note names the files of the batch.
         """
         self.sound = False
@@ -126,7 +126,7 @@ class PipelineRun:
             outputs = None
         if outputs is None:
             return self.take()
-        self.pipeline.release_outputs()  # the dynamic executor leaves them intact
+        self.pipeline.release_outputs()  # the dynamic executor leaves outputs intact
         self._ahead.popleft()
         self._fill()
         self.sound = True
@@ -134,7 +134,7 @@ class PipelineRun:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The epoch of the next batch that DALI takes, and the number of that batch in it."""
+        """The epoch of the next batch for DALI, and the number of the batch in the epoch."""
         return divmod(self._source.position.next, self.epochs.rounds)
 
     def states(self) -> dict[str, dict[str, Any]]:
@@ -142,7 +142,7 @@ class PipelineRun:
         return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
 
     def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
-        """See `Loader.set_weights()`; sets those of all readers."""
+        """See `Loader.set_weights()`; sets the weights of all readers."""
         if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
             at = self._source.place_of(self.epochs.after(first, self.pipeline.prefetch_queue_depth))
@@ -154,45 +154,45 @@ class PipelineRun:
 
     @property
     def changes(self) -> dict[str, list[Any]]:
-        """The weights that were set while running, by the names of the readers."""
+        """Weights set while running, by the names of the readers."""
         return {name: each.ordering.changes for name, each in self._sources.items()}
 
     def replay(self, changes: Mapping[str, list[Any]]) -> None:
-        """Set the weights that another run of the pipeline had."""
+        """Set the weights of another run of the pipeline."""
         for name in self._sources.keys() & changes.keys():
             self._sources[name].ordering.replay(changes[name])
 
     @property
     def storage_seconds(self) -> float:
-        """How long DALI has waited for the storage until now."""
+        """Seconds for which DALI has waited for the storage until now."""
         return sum([each.statistics.wait_seconds for each in self._sources.values()])
 
     def close(self) -> None:
-        """Close the readers. The rest of the pipeline ends when nobody refers to it."""
+        """Close the readers. The rest of the pipeline ends with its last reference."""
         for each in self._sources.values():
             each.close()
 
     def _resume(self, states: Mapping[str, Mapping[str, Any]] | None) -> None:
-        """Have the readers go on from states, or else with whole epochs."""
+        """Resume the readers from states, or else start with whole epochs."""
         if states is not None and states.keys() != self._sources.keys():
             raise ValueError(
-                f"the state is of readers named {', '.join(sorted(states))}, and the pipeline has "
+                f"the state is of readers named {', '.join(sorted(states))}, but the pipeline has "
                 f"{', '.join(sorted(self._sources))}: load it into a Loader of the same pipeline"
             )
         for name, each in self._sources.items():
-            each.rest = None  # what the checkpoint of the pipeline may have brought
+            each.rest = None  # possibly set by the checkpoint of the pipeline
             if states is not None:
                 each.resume(states[name])
 
     def _in_step(self) -> bool:
-        """Whether no failed read has put the readers and other sources out of step."""
+        """Return False if a failed read has put the readers and other sources out of step."""
         return not any(each.ended for each in self._sources.values())
 
     def _fill(self) -> None:
         """Have DALI work on as many batches as its queue holds.
 
-        The first `schedule_run()` of a pipeline fills the queue, every other one adds a batch. A
-        failed read is kept until the batches before it have been given.
+        The first `schedule_run()` of a pipeline fills the queue, every later one adds a batch. The
+        error of a failed read is raised after the batches before.
         """
         while not self._failed_read and len(self._ahead) < self.pipeline.prefetch_queue_depth:
             position = begin = self._source.position.next
@@ -201,7 +201,7 @@ class PipelineRun:
                 if self._source.position.next == begin:
                     raise RuntimeError(
                         "another source of this pipeline has ended (StopIteration); a Loader needs "
-                        "sources without an end"
+                        "endless sources"
                     )
             except Exception as error:
                 # Without its traceback, whose frames would keep the pipeline alive.
@@ -211,19 +211,19 @@ class PipelineRun:
                 position = self.epochs.successor(position)
 
     def _replace_culprits(self) -> bool:
-        """Find the samples of the next batch that fail alone, and have them replaced, if any do.
+        """Find samples of the next batch that fail alone, and replace them; True if any did.
 
-        DALI names neither. They run through the pipeline itself, in smaller batches: half of the
-        samples that are left, then a quarter. So random operators move on.
+        DALI does not name failing samples. The search runs the pipeline itself on smaller batches:
+        half of the remaining samples, then a quarter. So random operators advance.
         """
         replacement, position = self._source.replacement, self._ahead[0]
-        if replacement is None or has_other_sources(self.pipeline):  # these give whole batches
+        if replacement is None or has_other_sources(self.pipeline):  # others give whole batches
             return False
         samples = np.unique(self._samples(self._source, position))
         catalog, _ = self._source.open()
         found: dict[int, Exception] = {}
         while not self.pipeline.empty():
-            with suppress(RuntimeError):  # of other samples; their batches are made anew
+            with suppress(RuntimeError):  # of other samples; their batches are remade
                 self.pipeline.share_outputs()
                 self.pipeline.release_outputs()
         parts = np.array_split(samples, 2)
@@ -274,7 +274,7 @@ class PipelineRun:
 
 
 def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
-    """The readers of a pipeline by their names, the one of this name first."""
+    """The readers of a pipeline by name, `reader_name` first."""
     sources = {reader_name: source(pipeline, reader_name)}
     try:
         for name in pipeline.reader_meta():
@@ -283,54 +283,54 @@ def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
         for each in sources.values():
             each.close()
         error.add_note(
-            "a Loader moves all readers of its pipeline to another epoch, and those of DALI cannot "
-            "be moved: take those of dali_storage.readers"
+            "a Loader moves all readers of its pipeline to another epoch, and DALI's own readers "
+            "cannot be moved: use dali_storage.readers"
         )
         raise
     return sources
 
 
 def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
-    """Refuse to replace an image and not its mask."""
+    """Refuse on_error="replace" with several readers: an image would lose its mask."""
     replacing = [name for name, each in sources.items() if each.on_error.replace]
     if replacing and len(sources) > 1:
         raise ValueError(
-            f"reader {replacing[0]!r}: on_error='replace' works on one reader, and the samples of "
-            f"{', '.join(map(repr, sources))} belong together: read them by one readers.columns, "
-            "or from one container (readers.webdataset)"
+            f"reader {replacing[0]!r}: on_error='replace' works on one reader, but the samples of "
+            f"{', '.join(map(repr, sources))} belong together: use one readers.columns, "
+            "or one container (readers.webdataset)"
         )
 
 
 def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
-    """Refuse a pipeline that a Loader cannot use.
+    """Refuse an unsuitable pipeline.
 
     Raises:
-        ValueError: says which argument to change.
+        ValueError: names the argument to change.
     """
     metas = pipeline.reader_meta()
     meta = metas[reader_name]
     for name, other in metas.items():
         if other != meta:
             raise ValueError(
-                f"the readers of the pipeline differ, and a Loader moves them together: "
+                f"all readers in a Loader's pipeline must have the same size, shard and padding: "
                 f"{reader_name!r} has {meta}, {name!r} has {other}"
             )
     here, asked = (meta["shard_id"], meta["number_of_shards"]), (shard.rank, shard.world)
     if here != asked:
         raise ValueError(
             f"reader {reader_name!r}: make() was called with shard_id={asked[0]}, num_shards="
-            f"{asked[1]}, and the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
-            "on to the reader"
+            f"{asked[1]}, but the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
+            "to the reader"
         )
     if not meta["pad_last_batch"]:
         raise ValueError(
-            f"reader {reader_name!r}: give it pad_last_batch=True; otherwise an epoch begins "
+            f"reader {reader_name!r} needs pad_last_batch=True; otherwise an epoch begins "
             "within a batch"
         )
     if not pipeline.exec_dynamic:
         raise ValueError(
-            "the pipeline does not use DALI's dynamic executor, and others overwrite tensors that "
-            "you still hold: remove exec_dynamic=False, exec_async=False, exec_pipelined=False, "
+            "the pipeline does not use DALI's dynamic executor, and others overwrite tensors still "
+            "in use: remove exec_dynamic=False, exec_async=False, exec_pipelined=False, "
             "and separate sizes of prefetch_queue_depth"
         )
     try:

@@ -1,4 +1,4 @@
-"""Where a Loader is in its epochs: pure arithmetic, without a pipeline."""
+"""The position of a Loader in its epochs: pure arithmetic, without a pipeline."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from .stats import LoaderStats
 
 @dataclass(slots=True)
 class Progress:
-    """The epoch under way, or the last one; and the next one.
+    """The current or last epoch, and the next one.
 
-    An epoch begins when its first batch is asked for, and is complete when its last one was given.
-    A method that moves on makes no call after its first assignment: where Python could raise
-    KeyboardInterrupt, it has either done everything or nothing.
+    An epoch begins with the request for its first batch, and is complete after its last batch. A
+    method that moves on makes no call after its first assignment: wherever Python could raise
+    KeyboardInterrupt, the method has done either everything or nothing.
 
     Attributes:
-        epoch: the epoch that has begun last; -1 before the first one.
-        given: how many of its batches were given, before a state was saved included.
-        length: how many batches it has.
-        start: the epoch that begins next, and how many of its batches were given.
-        restored: the place of the state that was loaded, until a batch is asked for.
-        turn: what stands for the iterator of `epoch`; None if `iter()` was called since.
-        valid: how many samples of the batch given last are not padding.
+        epoch: the latest epoch; -1 before the first one.
+        given: delivered batches of the epoch, including batches before a saved state.
+        length: batches of the epoch.
+        start: the epoch to begin next, and the number of its delivered batches.
+        restored: the position of a loaded state, until the next request for a batch.
+        turn: identifies the iterator of `epoch`; None if `iter()` was called since.
+        valid: samples of the latest batch without padding.
     """
 
     epoch: int = -1
@@ -34,37 +34,37 @@ class Progress:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The epoch of the next batch, and how many of its batches were given."""
+        """The epoch of the next batch, and the number of batches before."""
         under_way = self.turn is not None and self.given < self.length
         return (self.epoch, self.given) if under_way else self.start
 
     @property
     def stats(self) -> LoaderStats:
-        """Of the epoch that has begun last."""
+        """The statistics of the latest epoch."""
         batches, samples, begin, end, wait, storage = self._times
         return LoaderStats(batches, samples, end - begin, wait, storage)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make an epoch the next one; if it is that of the loaded state, go on from there."""
+        """Make an epoch the next one; in the epoch of a loaded state, go on from the state."""
         restored = self.restored
         self.start = restored if restored and restored[0] == epoch else (epoch, 0)
 
     def restore(self, epoch: int, given: int, length: int) -> None:
-        """Make this place the next one; `length` is the number of the epoch's batches."""
+        """Make this position the next one; `length` is the number of the epoch's batches."""
         self.turn, self.restored = None, (epoch, given)
         self.start = (epoch, given) if given < length else (epoch + 1, 0)
 
     def begin(self, length: int, now: float, turn: object) -> None:
-        """Begin the next epoch, which has `length` batches, for the iterator of this turn."""
+        """Begin the next epoch, of `length` batches, for the iterator of this turn."""
         self.turn, self.restored, self.length = turn, None, length
         self.epoch, self.given = self.start
         self.start = self.epoch + 1, 0
         self._times = 0, 0, now, now, 0.0, 0.0
 
     def give(self, valid: int, asked: float, now: float, storage: float) -> None:
-        """Count a batch of `valid` samples, which was asked for at a time and is given now.
+        """Count a batch of `valid` samples, requested at time `asked` and delivered at `now`.
 
-        `storage` is how long, of the time in between, the pipeline waited for the storage.
+        The pipeline waited for the storage for `storage` seconds in between.
         """
         batches, samples, begin, _, wait, stored = self._times
         wait += now - asked

@@ -1,4 +1,4 @@
-"""The state of a Loader in plain types, which JSON and `torch.load(weights_only=True)` take."""
+"""The state of a Loader in plain types, for JSON and `torch.load(weights_only=True)`."""
 
 import base64
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the pipeline of a Loader delivers.
+    """A description of the batches that the pipeline of a Loader delivers.
 
     Attributes:
         samples: number of samples of the data set.
@@ -33,14 +33,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where the epochs of a Loader are.
+    """The saved position of a Loader.
 
     Attributes:
         readers: the state of each reader by its name, see `BatchStream.state()`; the same on all
-            ranks that have been given equally many batches.
-        batch_size, world, rank, last_batch: of the Loader that saved it, see Identity.
+            ranks after equally many batches.
+        batch_size, world, rank, last_batch: the values of the saving Loader, see Identity.
         pipeline: the checkpoint of its pipeline, in base64.
-        version: of this format.
+        version: the version of this format.
     """
 
     readers: dict[str, dict[str, Any]]
@@ -62,39 +62,39 @@ class State:
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> "State":
-        """Check what `save()` returned, but for the states of the readers.
+        """Check the result of `save()`, except for the states of the readers.
 
         Raises:
-            TypeError, ValueError: it is something else; says what.
+            TypeError, ValueError: not the state of a Loader; says why.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"the state of a Loader is a mapping, not {type(state).__name__}")
         version = state.get("version", _VERSION)
         if version != _VERSION:
             raise ValueError(
-                f"the state has version {version!r}, and this dali_storage reads version "
-                f"{_VERSION}: load it with the version that saved it"
+                f"unsupported state version {version!r} (this release reads version "
+                f"{_VERSION}); load it with the release that saved it"
             )
         types: dict[str, Any] = {field.name: (field.type,) for field in fields(cls)}
-        require_entries("no state of a Loader", state, types | {"readers": (dict,)})
+        require_entries("not a state of a Loader", state, types | {"readers": (dict,)})
         return cls(**state)
 
     def checkpoint(self) -> bytes:
         """The checkpoint of the pipeline.
 
         Raises:
-            ValueError: it is not base64.
+            ValueError: the checkpoint is not base64.
         """
         try:
             return base64.b64decode(self.pipeline, validate=True)
         except ValueError as error:
-            raise ValueError(f"no state of a Loader: pipeline is not base64 ({error})") from None
+            raise ValueError(f"not a state of a Loader: pipeline is not base64 ({error})") from None
 
     def differs(self, here: Identity) -> str:
-        """What makes it the state of another process than that one; empty if nothing does."""
+        """Describe how ranks or batches differ from `here`; empty if equal."""
         if (self.world, self.batch_size) != (here.world, here.batch_size):
             return (
-                f"{self.world} ranks with batches of {self.batch_size}, and these are {here.world} "
+                f"{self.world} ranks with batches of {self.batch_size}, but here are {here.world} "
                 f"with batches of {here.batch_size}"
             )
-        return f"rank {self.rank}, and this is rank {here.rank}" if self.rank != here.rank else ""
+        return f"rank {self.rank}, but this is rank {here.rank}" if self.rank != here.rank else ""

@@ -1,4 +1,4 @@
-"""Whether storage, pipeline or model is the bottleneck."""
+"""Statistics that show the bottleneck: storage, pipeline or model."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -18,12 +18,12 @@ class LoaderStats:
     """Times of one epoch, or of its part until now.
 
     Attributes:
-        batches: how many batches were given.
-        samples: how many samples were in them; repeated ones do not count.
-        seconds: from the request for the first batch until the last request was answered. The first
-            request of a loader includes opening the pipeline.
-        wait_seconds: how long the training loop waited for batches.
-        storage_seconds: how long, of these, the pipeline waited for the storage.
+        batches: number of delivered batches.
+        samples: number of delivered samples, without repeated ones.
+        seconds: time from the request for the first batch to the answer to the last request. The
+            first request of a loader includes opening the pipeline.
+        wait_seconds: time for which the training loop waited for batches.
+        storage_seconds: part of `wait_seconds` in which the pipeline waited for the storage.
     """
 
     batches: int = 0
@@ -49,7 +49,7 @@ class LoaderStats:
 
     @property
     def bound(self) -> Bound:
-        """What to make faster.
+        """The part to make faster.
 
         "model" if the training loop waits less than 5 % of the time. Else "storage" if at least
         half of the waiting is for the storage, and "pipeline" (decoding, augmenting) if not.
@@ -59,7 +59,7 @@ class LoaderStats:
         return "storage" if self.storage_share >= 0.5 else "pipeline"
 
     def __str__(self) -> str:
-        """One line: throughput, waiting, and what to try."""
+        """One line: throughput, waiting, and a remedy to try."""
         if not self.batches:
             return "no batch yet"
         return (

@@ -14,11 +14,11 @@ _FRAMEWORKS = "torch", "jax", "numpy"
 
 
 def converter(to: To) -> Convert:
-    """What makes a tensor of an object with `__dlpack__()`; imports the framework.
+    """Import a framework, and return its function from objects with `__dlpack__()` to tensors.
 
     Raises:
-        ValueError: the framework is not known.
-        BackendUnavailable: it is not installed; the remedy is the command that installs it.
+        ValueError: the framework is unknown.
+        BackendUnavailable: the framework is not installed; the remedy is the pip command.
     """
     if callable(to):
         return to
@@ -38,11 +38,11 @@ def converter(to: To) -> Convert:
         if error.name != to:
             raise
         reason = f"to={to!r} needs the package {to}, which is not installed"
-        raise BackendUnavailable(reason, f"pip install {to}, or take to='numpy'") from None
+        raise BackendUnavailable(reason, f"pip install {to}, or use to='numpy'") from None
 
 
 def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
-    """Tensors of a pipeline's outputs. They share its memory; DALI does not use it again.
+    """Tensors of a pipeline's outputs; they share memory that DALI does not reuse.
 
     Raises:
         ValueError: the samples of an output differ in shape; names the output.
@@ -55,7 +55,7 @@ def convert(outputs: Sequence[Any], to: Convert) -> tuple[Any, ...]:
             if len(shapes) > 1:
                 raise ValueError(
                     f"output {number} of the pipeline has samples of different shapes, "
-                    f"{shapes[0]} and {shapes[-1]} among them, and a batch is one tensor: resize "
-                    "or crop them to one shape (fn.resize, fn.crop), or pad them (fn.pad)"
+                    f"such as {shapes[0]} and {shapes[-1]}, but a batch is one tensor: resize or "
+                    "crop samples to one shape (fn.resize, fn.crop), or pad them (fn.pad)"
                 ) from error
         raise

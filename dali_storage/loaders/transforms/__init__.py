@@ -1,8 +1,8 @@
-"""What happens to images in a pipeline: functions of a DataNode, which replace torchvision's.
+"""Transforms of images in a pipeline: functions of a DataNode, which replace torchvision's.
 
-Each takes the images of a batch and returns them changed. Where nothing else is said, they are
-uint8, RGB. The random ones take a `seed`; the loaders choose one where it is None, and they set the
-`layout`. The numbers are torchvision's: sizes in pixels, means and deviations as shares of 255.
+Each transform maps the images of a batch to changed images, uint8 and RGB by default. Random
+transforms have a `seed`; the loaders replace a seed of None, and set the `layout`. Numbers are
+torchvision's: sizes in pixels, means and deviations as shares of 255.
 """
 
 from ._types import DataNode, Layout, Transform

@@ -14,12 +14,12 @@ class RandomErasing:
     """A random rectangle filled with a colour; torchvision's `RandomErasing`.
 
     Attributes:
-        probability: that an image gets one.
-        area: of the rectangle, as a share of the image; uniformly distributed.
+        probability: the probability of a rectangle in an image.
+        area: area of the rectangle, as a share of the image; uniformly distributed.
         aspect: height to width of the rectangle; its logarithm is uniformly distributed.
         fill: the colour, in the units of the image: after `Normalize`, 0 is the mean.
-        layout: of the images.
-        seed: of the random numbers.
+        layout: layout of the images.
+        seed: seed of the random numbers.
     """
 
     probability: float = 0.5
@@ -50,8 +50,8 @@ class Cutout:
     Attributes:
         size: height and width of the square, which lies wholly in the image.
         fill: the colour, in the units of the image.
-        layout: of the images.
-        seed: of the random numbers.
+        layout: layout of the images.
+        seed: seed of the random numbers.
     """
 
     size: int

@@ -12,16 +12,16 @@ from ._types import Channels, DataNode, Layout
 class RandomResizedCrop:
     """A random part of the image, resized.
 
-    Where torchvision falls back to the centre, after ten attempts in very long images, DALI takes
+    After ten attempts in very long images, torchvision falls back to the centre, and DALI to
     another part.
 
     Attributes:
         size: height and width of the result.
-        area: of the part, as a share of the image; uniformly distributed.
+        area: area of the part, as a share of the image; uniformly distributed.
         aspect: width to height of the part; its logarithm is uniformly distributed.
         cubic: bicubic interpolation instead of bilinear. Both with antialiasing.
-        layout: of the images.
-        seed: of the random numbers.
+        layout: layout of the images.
+        seed: seed of the random numbers.
     """
 
     size: int
@@ -32,13 +32,13 @@ class RandomResizedCrop:
     seed: int | None = None
 
     def __call__(self, images: DataNode) -> DataNode:
-        # Not fn.random_resized_crop, which uses pixels beside the part where it scales down.
+        # Not fn.random_resized_crop, which uses pixels outside the part when scaling down.
         sides = fn.stack(*height_and_width(images, self.layout))
         start, size = fn.random_crop_generator(fn.cast(sides, dtype=types.INT64), **self.window())
         return self.resize(fn.slice(images, start=start, shape=size, axis_names="HW"))
 
     def window(self) -> dict[str, Any]:
-        """The arguments by which an operator of DALI draws the part."""
+        """The arguments of DALI's operators for drawing the part."""
         return {
             "random_area": self.area,
             "random_aspect_ratio": self.aspect,
@@ -47,7 +47,7 @@ class RandomResizedCrop:
         }
 
     def resize(self, part: DataNode) -> DataNode:
-        """The rest of the work, where a decoder has drawn the part."""
+        """Resize a part that a decoder has drawn."""
         return _resized(part, (self.size, self.size), self.cubic)
 
 
@@ -55,13 +55,13 @@ class RandomResizedCrop:
 class ShorterSide:
     """The image resized, so that its shorter side has `size` pixels; torchvision's `Resize(size)`.
 
-    The other side is cut off to an integer as in torchvision. (DALI's `resize_shorter` rounds it,
+    The other side is truncated to an integer as in torchvision. (DALI's `resize_shorter` rounds,
     which changes every third pixel by more than 1.)
 
     Attributes:
-        size: of the shorter side.
+        size: length of the shorter side.
         cubic: bicubic interpolation instead of bilinear. Both with antialiasing.
-        layout: of the images.
+        layout: layout of the images.
     """
 
     size: int
@@ -83,7 +83,7 @@ class CentreCrop:
 
     Attributes:
         size: height and width.
-        layout: of the images.
+        layout: layout of the images.
     """
 
     size: int
@@ -102,18 +102,18 @@ class CentreCrop:
 
 @dataclass(frozen=True, slots=True)
 class PadCrop:
-    """A random square of the image, to which a margin is added; torchvision's `RandomCrop`.
+    """A random square of the image with an added margin; torchvision's `RandomCrop`.
 
-    Where an image is too small even with its margin, the margin is wider; torchvision refuses it.
+    If an image is too small even with its margin, the margin is wider; torchvision refuses.
 
     Attributes:
         size: height and width.
         padding: the width of the margin on all four sides.
         fill: the margin's pixels.
-        layout: of the images.
-        seed: of the random numbers.
+        layout: layout of the images.
+        seed: seed of the random numbers.
         square: the side of the images, if all of them are squares of one size. None: looked up for
-            each image, which takes DALI 5 us, more than the crop of a small image.
+            each image, which costs DALI 5 us, more than the crop of a small image.
     """
 
     size: int
@@ -147,7 +147,7 @@ def height_and_width(images: DataNode, layout: Layout) -> tuple[DataNode, DataNo
 
 
 def _cut(images: DataNode, start: DataNode, size: int, fill: Channels = (0,)) -> DataNode:
-    """The square that starts at (y, x); what lies outside the image is filled."""
+    """The square from (y, x) on, filled outside the image."""
     outside = {"out_of_bounds_policy": "pad", "fill_values": fill}
     return fn.slice(images, start=start, shape=(size, size), axis_names="HW", **outside)
 

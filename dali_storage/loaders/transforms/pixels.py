@@ -18,8 +18,8 @@ class Flip:
     """Left and right exchanged, at random.
 
     Attributes:
-        probability: that an image is flipped.
-        seed: of the random numbers.
+        probability: the probability of a flip.
+        seed: seed of the random numbers.
     """
 
     probability: float = 0.5
@@ -29,7 +29,7 @@ class Flip:
         return fn.flip(images, horizontal=self.draw())
 
     def draw(self) -> DataNode:
-        """Which images of the batch are flipped: 0 or 1."""
+        """1 for each image of the batch to flip, else 0."""
         return fn.random.coin_flip(probability=self.probability, seed=self.seed)
 
 
@@ -38,9 +38,9 @@ class Normalize:
     """(pixel / 255 - mean) / std, float32.
 
     Attributes:
-        mean: of the pixels of a data set, as a share of 255.
+        mean: mean of the pixels of a data set, as a share of 255.
         std: their standard deviation, as a share of 255.
-        layout: of the images.
+        layout: layout of the images.
     """
 
     mean: Channels
@@ -57,7 +57,7 @@ class Normalize:
         return {"mean": [255 * m for m in self.mean], "std": [255 * s for s in self.std]}
 
     def pixels(self, colour: Channels) -> Channels:
-        """The pixel, from 0 to 255, that becomes this colour."""
+        """The pixel, from 0 to 255, for this normalised colour."""
         channels = np.asarray(colour) * self.std + self.mean
         return tuple((255 * channels).round().tolist())
 
@@ -66,14 +66,14 @@ class Normalize:
 class ColourJitter:
     """Random brightness, contrast and saturation, in this order; torchvision's `ColorJitter`.
 
-    torchvision draws the order, too. There is no hue: DALI's turns colours in another colour space,
-    which differs from torchvision's by up to 86 of 255.
+    torchvision draws the order, too. There is no hue: DALI rotates hues in another colour space, by
+    up to 86 of 255 away from torchvision's.
 
     Attributes:
         brightness: b; the image is multiplied by a random number from max(0, 1 - b) to 1 + b.
         contrast: the same for the distances from the mean of the grey image.
         saturation: the same for the distances from the grey image.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
     """
 
     brightness: float = 0.0
@@ -103,12 +103,12 @@ class Auto:
     """A policy of automatic augmentation, from `nvidia.dali.auto_aug`.
 
     Attributes:
-        policy: "trivial_augment_wide", "rand_augment", or "auto_augment" (that for ImageNet).
-        operations: how many operations "rand_augment" applies to an image.
-        magnitude: how strong those are, from 0 to `bins` - 1.
-        bins: how many magnitudes there are; for "trivial_augment_wide", too.
-        fill: the brightness, from 0 to 255, of what lies outside a shifted or turned image.
-        seed: of the random numbers.
+        policy: "trivial_augment_wide", "rand_augment", or "auto_augment" (for ImageNet).
+        operations: number of operations of "rand_augment" per image.
+        magnitude: strength of these operations, from 0 to `bins` - 1.
+        bins: number of magnitudes; for "trivial_augment_wide", too.
+        fill: the brightness, from 0 to 255, outside a shifted or rotated image.
+        seed: seed of the random numbers.
     """
 
     policy: Policy
@@ -125,7 +125,7 @@ class Auto:
             raise ValueError(f"policy must be one of {get_args(Policy)}, not {self.policy!r}")
 
     def __call__(self, images: DataNode) -> DataNode:
-        # DALI's policies use operators by names that DALI has replaced, and its warnings of that
+        # DALI's policies use operators by their old names, and DALI's warnings about these names
         # pass all filters.
         with warnings.catch_warnings(record=True) as caught:
             images = self._apply(images)

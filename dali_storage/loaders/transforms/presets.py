@@ -1,4 +1,4 @@
-"""What happens to the images of well-known data sets, and where each number comes from."""
+"""The transforms of well-known data sets, with the source of each number."""
 
 from dataclasses import dataclass
 
@@ -21,8 +21,8 @@ class Preset:
     """A list of transforms.
 
     Attributes:
-        transforms: from the decoded image (uint8, RGB) to the one that a model sees.
-        source: where the numbers come from.
+        transforms: the transforms from the decoded image (uint8, RGB) to a model's input.
+        source: the source of the numbers.
     """
 
     transforms: tuple[Transform, ...]
@@ -30,12 +30,12 @@ class Preset:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """The mean that is subtracted from pixels, as a share of 255; empty if there is none."""
+        """The mean to subtract from pixels, as a share of 255; empty if there is none."""
         return next((t.mean for t in self.transforms if isinstance(t, Normalize)), ())
 
     @property
     def std(self) -> tuple[float, ...]:
-        """The deviation that pixels are divided by, as a share of 255; empty if there is none."""
+        """The deviation to divide pixels by, as a share of 255; empty if there is none."""
         return next((t.std for t in self.transforms if isinstance(t, Normalize)), ())
 
 
@@ -64,8 +64,8 @@ IMAGENET_TRAIN_2 = Preset(
         RandomErasing(0.1),
     ),
     "torchvision: references/classification, the second recipe of ResNet-50 (vision#3995): "
-    "--auto-augment ta_wide --random-erase 0.1 --train-crop-size 176. It also takes MixUp 0.2, "
-    "CutMix 1.0 and label smoothing 0.1, which are not done here",
+    "--auto-augment ta_wide --random-erase 0.1 --train-crop-size 176. The recipe also uses MixUp "
+    "0.2, CutMix 1.0 and label smoothing 0.1, which are not done here",
 )
 IMAGENET_EVAL_2 = Preset(
     (ShorterSide(232), CentreCrop(224), _IMAGENET),
@@ -90,7 +90,7 @@ IMAGENET_TIMM_EVAL = Preset(
 
 CIFAR10_TRAIN = Preset(
     (PadCrop(32, padding=4), Flip(), _CIFAR10),
-    "He et al., Deep Residual Learning, 4.2; mean and std are those of all pixels",
+    "He et al., Deep Residual Learning, 4.2; mean and std are of all pixels",
 )
 CIFAR10_FAST = Preset(
     (
@@ -105,4 +105,4 @@ CIFAR10_EVAL = Preset((_CIFAR10,), CIFAR10_TRAIN.source)
 CIFAR100_TRAIN = Preset((PadCrop(32, padding=4), Flip(), _CIFAR100), CIFAR10_TRAIN.source)
 CIFAR100_EVAL = Preset((_CIFAR100,), CIFAR10_TRAIN.source)
 
-RAW = Preset((), "the images as they are; in batches, they must have one size")
+RAW = Preset((), "the unchanged images; in batches, they must have one size")

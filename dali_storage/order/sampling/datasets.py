@@ -1,4 +1,4 @@
-"""The streams of data sets, as the arguments of readers describe them."""
+"""The streams of data sets, as described by the arguments of readers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from .stream import MixedStream
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """Samples, and how they are weighted.
+    """The samples of a data set, and their weights.
 
     Attributes:
-        size: how many.
-        labels: integers[size]; None: they have none.
-        weights: of their classes, see `class_weights()`; or one number a sample; or None.
+        size: number of samples.
+        labels: integers[size]; None: no labels.
+        weights: weights of the classes, see `class_weights()`; or one number per sample; or None.
     """
 
     size: int
@@ -34,23 +34,23 @@ class DataSet:
 
     @property
     def by_class(self) -> bool:
-        """Whether its classes have weights."""
+        """True if the weights are of classes."""
         return isinstance(self.weights, (str, Mapping))
 
     def classes(self, start: int = 0) -> tuple[list[tuple[str, Any]], list[int], Groups]:
-        """The weights of the classes, as pairs for `integer_weights()`; their labels and samples.
+        """The weights of the classes, their labels and their samples, numbered from `start` on.
 
-        The samples are numbered from `start` on.
+        The weights are pairs for `integer_weights()`.
         """
         if self.labels is None:
             raise ValueError(
-                "weights of classes need labels that are known before samples are read, and these "
-                "have none: give one number a sample"
+                "weights of classes need labels that are known before reading, and these samples "
+                "have none: give one weight per sample"
             )
         labels = np.asarray(self.labels)
         if labels.shape != (self.size,) or labels.dtype.kind not in "iu":
             what = f"{labels.dtype} of shape {labels.shape}"
-            raise ValueError(f"labels must be {self.size} integers, one a sample, not {what}")
+            raise ValueError(f"labels must be {self.size} integers, one per sample, not {what}")
         names, groups = by_label(labels.astype(np.int64), start)
         sizes = dict(zip(names, groups.lengths.tolist(), strict=True))
         return class_weights(sizes, self.weights), names, groups
@@ -58,8 +58,8 @@ class DataSet:
     def source(self, start: int, listed: bool, draws: int) -> Sources:
         """A family of one source: the samples from `start` on.
 
-        `listed`: each pass has them in their order. `draws`: how many are a pass, if samples have
-        weights.
+        `listed`: each pass keeps the order of the list. `draws`: the number of draws in a pass, if
+        samples have weights.
         """
         if self.weights is None:
             return Groups(np.array([start]), np.array([self.size]), listed=listed)
@@ -72,10 +72,10 @@ class DataSet:
 
 
 def stream_of(samples: DataSet, *, seed: int, epoch_size: Any, listed: bool = False) -> MixedStream:
-    """The stream of one data set; if its classes have weights, they are the sources of a mixture.
+    """The stream of one data set; classes with weights are the sources of a mixture.
 
-    With weights of samples and a number as `epoch_size`, a pass has as many draws. The other
-    arguments are those of `MixedStream` and `DataSet.source()`.
+    With weights of samples and a number as `epoch_size`, a pass has as many draws. For the other
+    arguments see `MixedStream` and `DataSet.source()`.
 
     Raises:
         ValueError, TypeError: an argument is wrong.
@@ -106,15 +106,15 @@ def mixture_of(
     epoch_size: Any,
     listed: bool = False,
 ) -> MixedStream:
-    """The stream of several data sets, whose samples are numbered one set after the other.
+    """The stream of several data sets, with samples numbered one set after the other.
 
-    Without weights and schedule, their sizes are the weights. See `stream_of()` for the others.
+    Without weights and schedule, the weights are the sizes. See `stream_of()` for the others.
 
     Raises:
-        ValueError, TypeError: an argument is wrong; one of a part has its name.
+        ValueError, TypeError: an argument is wrong; the message names its data set.
     """
     if not parts:
-        raise ValueError("there are no sources")
+        raise ValueError("there are no sources: give at least one")
     if weights is not None and schedule is not None:
         raise ValueError("weights and schedule cannot both be given: a schedule has all weights")
     sizes = {name: part.size for name, part in parts.items()}

@@ -12,22 +12,22 @@ _BITS = 58  # of the sum of the weights
 
 
 class Draws:
-    """A pass is `length` draws: a sample has its share of them, rounded up or down.
+    """Passes of `length` draws, in which each sample has its share, rounded up or down.
 
-    Draw q takes the sample at (q + u) / length of the cumulated weights, with the same u in [0, 1)
-    for all draws of a pass and another in each pass. So the mean over passes is exact (systematic
-    sampling; Madow, 1949). Memory: 8 bytes a sample.
+    Draw q selects the sample at (q + u) / length of the cumulated weights, with the same u in
+    [0, 1) for all draws of a pass and another in each pass. So the mean over passes is exact
+    (systematic sampling; Madow, 1949). Memory: 8 bytes per sample.
     """
 
     def __init__(self, weights: Any, samples: int, length: int) -> None:
-        """`weights`: one number of at least 0 a sample, not all 0.
+        """Draw by `weights`: one number of at least 0 per sample, not all 0.
 
         Raises:
-            ValueError, TypeError: they are something else.
+            ValueError, TypeError: the weights are wrong.
         """
         given = np.asarray(weights)
         if given.ndim != 1 or given.dtype.kind not in "iuf":
-            raise TypeError(f"weights: one number a sample, not {weights!r:.80}")
+            raise TypeError(f"weights must be one number per sample, not {weights!r:.80}")
         if given.size != samples:
             raise ValueError(f"weights: {given.size} numbers for {samples} samples; give one each")
         wrong = np.flatnonzero(~np.isfinite(given) | (given < 0))
@@ -52,7 +52,7 @@ class Draws:
         whole, part = divmod(self._total, self.length)
         whole_offsets, rest = np.divmod(offsets, self.length)
         targets = draws * whole + whole_offsets + (draws * part + rest) // self.length
-        order = np.argsort(targets)  # sorted targets take half as long
+        order = np.argsort(targets)  # sorted targets need half the time
         samples = np.empty(draws.shape, np.int64)
         samples[order] = np.searchsorted(self.ends, targets[order], "right")
         return samples
@@ -61,8 +61,8 @@ class Draws:
 def _scaled(weights: npt.NDArray[np.float64]) -> IntArray:
     """Integers in the ratio of the weights, with a sum of about 2**58; at least 1, or 0 for 0.
 
-    Multiplied by a power of two, which follows from a sum of integers: that of floats depends on
-    the order in which a machine adds.
+    The factor is a power of two, derived from a sum of integers: a sum of floats would depend on a
+    machine's order of additions.
     """
     largest = 62 - weights.size.bit_length()  # bits of the first integers, so that the sum fits
     shift = largest - int(np.frexp(weights.max())[1])

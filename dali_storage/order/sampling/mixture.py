@@ -1,9 +1,9 @@
-"""Which source is at a position of a mixture, and which of its samples: arithmetic, no counters.
+"""The source and sample at each position of a mixture, by arithmetic without counters.
 
-Each inner node of a Huffman tree parts its own positions between two children as evenly as
+Each inner node of a Huffman tree divides its own positions between two children as evenly as
 integers allow (Bresenham's line). The error of a node is at most 1/2, and is scaled by the ratio of
 child and parent on the way down. In Huffman's tree the totals of the ancestors grow at least like
-Fibonacci's numbers. So after any number of positions, each source has had its share to within 1.68.
+Fibonacci's numbers. So after any number of positions, each source has its share to within 1.68.
 """
 
 import heapq
@@ -25,15 +25,15 @@ _TABLE = 1 << 16  # positions; the longest period that is tabulated
 def integer_weights(weights: Iterable[tuple[str, Any]]) -> list[int]:
     """Integers in the ratio of the weights, exactly if their sum can stay below 2**31.
 
-    A float is the decimal number that it is printed as: 0.7 is 7/10. No float arithmetic takes
-    place, so all machines agree. Otherwise the integers are the nearest with the sum 2**31, by
-    largest remainders, and at least 1 for a weight that is not 0.
+    A float counts as its printed decimal number: 0.7 is 7/10. There is no float arithmetic, so all
+    machines agree. Otherwise the integers are the nearest with the sum 2**31, by largest
+    remainders, and at least 1 for a weight above 0.
 
     Args:
         weights: pairs of a source's name, for messages, and its weight.
 
     Raises:
-        ValueError, TypeError: a weight is no finite number of at least 0, or all are 0.
+        ValueError, TypeError: a weight is not a finite number of at least 0, or all are 0.
     """
     fractions = [_fraction(name, weight) for name, weight in weights]
     total = sum(fractions)
@@ -76,16 +76,16 @@ def _wrong(name: str, weight: Any) -> str:
 class Mixture:
     """Source and ordinal of each position k >= 0, for fixed weights.
 
-    A node with the total T, whose left child has the weight a, gives (k a + T // 2) // T of its
-    first k positions to the left. What is k at a leaf is the ordinal in the source. A sequence that
-    repeats soon is tabulated.
+    A node with the total T, and a left child with the weight a, gives (k a + T // 2) // T of its
+    first k positions to the left. At a leaf, k is the ordinal in the source. A sequence with a
+    short period is tabulated.
     """
 
     def __init__(self, weights: Iterable[int]) -> None:
-        """`weights`: of `integer_weights()`; a source with 0 has no positions."""
+        """Mix by the weights from `integer_weights()`; a source with 0 has no positions."""
         self.weights = np.array([*weights], np.int64)
         children, lefts, totals = [], [], []
-        # Leaves are ~source, so negative; inner nodes count from 0. Of equal ones, the first made.
+        # Leaves are ~source, so negative; inner nodes count from 0. Among equals, oldest first.
         heap = [(weight, at, ~at) for at, weight in enumerate(self.weights.tolist()) if weight]
         heapq.heapify(heap)
         while len(heap) > 1:
@@ -112,7 +112,7 @@ class Mixture:
         return sources, periods * self.weights[sources] + self._table[1][within]
 
     def counts(self, position: int) -> list[int]:
-        """How many of the first positions each source has."""
+        """Number of samples of each source in the positions before this one."""
         counts, stack = [0] * self.weights.size, [(self._root, position)]
         while stack:
             node, count = stack.pop()
@@ -126,7 +126,7 @@ class Mixture:
         return counts
 
     def _walk(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """As `at()`, down the tree, level by level."""
+        """Compute `at()` down the tree, level by level."""
         nodes, ordinals = np.full(positions.shape, self._root), positions.copy()
         live = np.arange(positions.size if self._root >= 0 else 0)
         while live.size:

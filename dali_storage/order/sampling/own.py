@@ -13,26 +13,26 @@ import numpy as np
 
 from ...contract._types import IntArray
 
-_CHUNK = 1 << 16  # indices that are Python's integers at once; a list of 10**8 has 3 GB
+_CHUNK = 1 << 16  # indices as Python integers at once; a list of 10**8 has 3 GB
 
 
 class OwnOrder:
-    """A `SampleStream` of the indices that a user gives for each epoch, those of all ranks.
+    """A `SampleStream` of a user's own indices for each epoch and all ranks.
 
-    The last two epochs are kept; others are asked for again. An array is taken as it is, without a
-    copy, and must not be changed. A function is asked in the threads that read, one at a time.
+    The last two epochs are kept; others are requested again. An array is not copied, and must not
+    be changed. A function is called in the reading threads, one at a time.
     """
 
     def __init__(self, order: Any, samples: int) -> None:
-        """Take an order of indices from 0 to `samples` - 1.
+        """Use an order of indices from 0 to `samples` - 1.
 
-        `order` is a sequence or an array, the same in every epoch; a function that is given the
-        number of an epoch, from 0, and returns indices, always the same for it; or a sampler of
-        torch, also one with `set_epoch()`. The batches of a batch sampler must have one size, but
-        for the last; they are joined, and cut anew.
+        `order` is a sequence or an array, the same in every epoch; a function from the number of an
+        epoch, counted from 0, to the indices of the epoch, the same in every call; or a torch
+        sampler, with or without `set_epoch()`. The batches of a batch sampler must have the same
+        size, except the last; they are joined and divided again.
 
         Raises:
-            ValueError, TypeError: it is something else, or does not give an epoch again.
+            ValueError, TypeError: the order is wrong, or does not repeat an epoch.
         """
         self._samples, self._lock = samples, Lock()
         self._ask, self._fixed = _asked(order)
@@ -42,13 +42,13 @@ class OwnOrder:
         with _otherwise_seeded(2):
             if not self._fixed and self._epoch_of(0)[1] != self._kept[0][1]:
                 raise ValueError(
-                    "order gives another epoch 0 when asked again: seed it by the epoch, as in "
-                    "order=lambda epoch: WeightedRandomSampler(w, n, "
+                    "order returned other indices for epoch 0 in a second call: seed by the epoch, "
+                    "as in order=lambda epoch: WeightedRandomSampler(w, n, "
                     "generator=torch.Generator().manual_seed(epoch))"
                 )
 
     def entries(self, positions: IntArray) -> IntArray:
-        """See `SampleStream`; raises errors of another epoch, as the constructor of epoch 0."""
+        """See `SampleStream`; raises the constructor's errors for later epochs."""
         size = self.epoch_size
         first, last = (positions[[0, -1]] // size).tolist()
         starts = [epoch * size for epoch in range(first, last + 2)]
@@ -67,7 +67,7 @@ class OwnOrder:
     def changed(self, changes: Any) -> Self:
         """See `SampleStream`."""
         if changes:
-            raise ValueError(f"changes: an own order has no weights, not {changes!r:.80}")
+            raise ValueError(f"changes: an own order has no weights to change by {changes!r:.80}")
         return self
 
     def _epoch(self, epoch: int) -> tuple[IntArray, int]:
@@ -76,7 +76,7 @@ class OwnOrder:
             if epoch not in self._kept:
                 made = self._epoch_of(epoch)
                 if made[0].size != self.epoch_size:
-                    sizes = f"{made[0].size} indices, and epoch 0 has {self.epoch_size}"
+                    sizes = f"{made[0].size} indices, but epoch 0 has {self.epoch_size}"
                     raise ValueError(f"order: epoch {epoch} has {sizes}: give each epoch as many")
                 self._kept = dict([*self._kept.items()][-1:]) | {epoch: made}
             return self._kept[epoch]
@@ -86,16 +86,16 @@ class OwnOrder:
         try:
             found = _array(self._ask(epoch))
         except Exception as error:
-            error.add_note(f"order was asked for epoch {epoch}")
+            error.add_note(f"while calling order for epoch {epoch}")
             raise
         if not found.size:
-            raise ValueError(f"order has no index in epoch {epoch}")
+            raise ValueError(f"order has no indices in epoch {epoch}")
         if found.ndim != 1 or found.dtype.kind not in "iu":
-            what = f"{found.dtype} of shape {found.shape}; of a mask, give np.flatnonzero(mask)"
+            what = f"{found.dtype} of shape {found.shape}; for a mask, give np.flatnonzero(mask)"
             raise ValueError(f"order must be a list of integers, not {what}")
         for index in (int(found.min()), int(found.max())):
             if not 0 <= index < self._samples:
-                raise ValueError(f"order has the index {index}, of {self._samples} samples")
+                raise ValueError(f"order has the index {index}, but {self._samples} samples exist")
         crc = 0
         for start in range(0, found.size, _CHUNK):
             crc = zlib.crc32(np.ascontiguousarray(found[start : start + _CHUNK], "<i8").data, crc)
@@ -103,15 +103,15 @@ class OwnOrder:
 
 
 def _asked(order: Any) -> tuple[Callable[[int], Any], bool]:
-    """What gives the indices of an epoch, and whether they are those of all epochs."""
+    """A function that gives the indices of an epoch, and True if all epochs are the same."""
     torch: Any = sys.modules.get("torch.utils.data")  # without it, no sampler is of torch
     sampler, set_epoch = order, getattr(order, "set_epoch", None)
     if torch and isinstance(order, torch.BatchSampler):
         sampler = order.sampler
         set_epoch = getattr(sampler, "set_epoch", set_epoch)
     if (ranks := getattr(sampler, "num_replicas", 1)) != 1:
-        of_all = "that of all, with num_replicas=1 and rank=0; the reader deals it out"
-        raise ValueError(f"order is that of one of {ranks} ranks: give {of_all}")
+        of_all = "one for all ranks, with num_replicas=1 and rank=0; the reader splits the indices"
+        raise ValueError(f"order is a sampler of one of {ranks} ranks: give {of_all}")
     if isinstance(order, Sequence) or hasattr(order, "__array__"):
         return lambda epoch: order, True
     if hasattr(order, "__iter__") and (set_epoch or (torch and isinstance(order, torch.Sampler))):
@@ -120,12 +120,12 @@ def _asked(order: Any) -> tuple[Callable[[int], Any], bool]:
         return order, False
     raise TypeError(
         "order must be a sequence, an array, a function of the epoch or a sampler of torch, not "
-        f"{order!r:.80}, which cannot begin anywhere, and again"
+        f"{order!r:.80}, which cannot restart at any epoch"
     )
 
 
 def _array(given: Any) -> IntArray:
-    """All indices of an epoch; those of batches are joined."""
+    """All indices of an epoch; batches are joined."""
     try:
         if isinstance(given, range):
             return np.arange(given.start, given.stop, given.step)
@@ -139,13 +139,13 @@ def _array(given: Any) -> IntArray:
     chunks = found if batched else iter(lambda: [*islice(found, _CHUNK)], [])
     parts = [np.asarray(part) for part in chunks]
     if batched and {*map(len, parts[:-1]), max(map(len, parts))} != {len(parts[0])}:
-        raise ValueError("order: the batches of a sampler must have one size, but for the last")
+        raise ValueError("order: the batches of a sampler must have one size, except the last")
     return np.concatenate(parts or [np.empty(0)])
 
 
 @contextmanager
 def _otherwise_seeded(seed: int) -> Iterator[None]:
-    """Have the global generators in a state of their own, and then again as they were."""
+    """Seed the global generators, and restore their states afterwards."""
     generators: list[Any] = [(random.getstate, random.seed, random.setstate)]
     generators.append((np.random.get_state, np.random.seed, np.random.set_state))
     if torch := getattr(sys.modules.get("torch"), "default_generator", None):

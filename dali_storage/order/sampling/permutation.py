@@ -1,8 +1,8 @@
 """Pseudo-random permutations without memory: each entry by itself, alike on all machines.
 
 The generator is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
-number generators, 2014), because it takes an array of counters. The streams of numpy's `Generator`
-may change between versions (NEP 19).
+number generators, 2014), which works on arrays of counters. The streams of numpy's `Generator` may
+change between versions (NEP 19).
 """
 
 from typing import TypeAlias
@@ -46,11 +46,11 @@ def keys_of(key: int, sources: IntArray, passes: IntArray) -> KeyArray:
 
 
 def permuted(keys: KeyArray, sizes: IntArray, indices: IntArray) -> IntArray:
-    """Where the permutation by each key has each index: int64[n], below the size of each.
+    """The image of each index in the permutation by its key: int64[n], below the size of each.
 
-    An alternating Feistel network on the least number of bits that holds a size, repeated until the
-    result is below the size (cycle walking; Black, Rogaway: Ciphers with arbitrary finite domains,
-    2002). All are arrays of n entries.
+    An alternating Feistel network on the least number of bits for a size, repeated until the result
+    is below the size (cycle walking; Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+    All are arrays of n entries.
     """
     few = sizes <= _FEW
     if not few.any():

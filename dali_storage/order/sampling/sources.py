@@ -1,7 +1,7 @@
-"""Families of sources: which sample a source gives at an ordinal. Samples come in passes.
+"""Families of sources, with the sample of a source at each ordinal, in passes.
 
-A pass is an order of the samples of a source; the next one has another order. All keys, orders and
-counts follow from the number of the source and of the pass, so nothing is remembered.
+A pass is an order of the samples of a source; the next pass has another order. All keys, orders and
+counts follow from the numbers of the source and of the pass, so nothing is stored.
 """
 
 import zlib
@@ -17,11 +17,11 @@ from .permutation import hashed, keys_of, permuted
 
 
 class Sources(Protocol):
-    """Sources that are numbered from 0.
+    """Sources, numbered from 0.
 
     Attributes:
-        lengths: int64[k], how many ordinals a pass of each source has; at least 1.
-        crc: CRC-32 of all that the samples depend on, beside key, number and ordinal.
+        lengths: int64[k], the number of ordinals in a pass of each source; at least 1.
+        crc: CRC-32 of everything that determines samples, except key, number and ordinal.
     """
 
     lengths: IntArray
@@ -41,10 +41,10 @@ class Groups:
         members: IntArray | None = None,
         listed: bool = False,
     ) -> None:
-        """Group i has the samples `members[starts[i]:starts[i] + lengths[i]]`.
+        """Make groups; group i has the samples `members[starts[i]:starts[i] + lengths[i]]`.
 
-        `members` is None if these are the samples themselves. `listed`: each pass has them in this
-        order, otherwise in a pseudo-random one.
+        Without `members`, the indices are the samples. `listed`: each pass keeps this order;
+        otherwise passes are pseudo-random.
         """
         self.lengths = lengths
         self._starts, self._members, self._listed = starts, members, listed
@@ -115,12 +115,12 @@ def _crc(*parts: Any) -> int:
 
 
 def by_label(labels: IntArray, start: int = 0) -> tuple[list[int], Groups]:
-    """The labels of samples in ascending order, and a group for each of them.
+    """The labels of samples in ascending order, and a group for each.
 
-    `labels` are those of the samples from `start` on.
+    `labels` are of the samples from `start` on.
     """
     members = None
-    if (np.diff(labels) < 0).any():  # those of a listed tree ascend
+    if (np.diff(labels) < 0).any():  # the labels of a listed tree ascend
         members = np.argsort(labels, kind="stable")
         labels = labels[members]
     values, starts, lengths = np.unique(labels, return_index=True, return_counts=True)
@@ -135,7 +135,7 @@ def class_weights(sizes: Mapping[int, int], weights: Any) -> list[tuple[str, Any
     """A weight for each class, by `weights`: "balanced", "sqrt", or numbers by label.
 
     Args:
-        sizes: how many samples each label has.
+        sizes: the number of samples of each label.
         weights: "balanced": 1 for each class. "sqrt": the square root of its size, which IEEE 754
             rounds alike on all machines. A mapping must name each label, and no other.
 
@@ -143,7 +143,7 @@ def class_weights(sizes: Mapping[int, int], weights: Any) -> list[tuple[str, Any
         Pairs of a name for messages and a weight, for `integer_weights()`.
 
     Raises:
-        ValueError, TypeError: weights are something else.
+        ValueError, TypeError: the weights are wrong.
     """
     if weights == "balanced":
         return [(f"label {label}", 1) for label in sizes]
@@ -151,7 +151,7 @@ def class_weights(sizes: Mapping[int, int], weights: Any) -> list[tuple[str, Any
         return [(f"label {label}", float(np.sqrt(size))) for label, size in sizes.items()]
     if not isinstance(weights, Mapping):
         raise TypeError(
-            "weights must be 'balanced', 'sqrt', a number for each label, or one for each sample, "
+            "weights must be 'balanced', 'sqrt', one number per label or one number per sample, "
             f"not {weights!r:.80}"
         )
     require_names("weights", weights, sizes)
@@ -159,11 +159,11 @@ def class_weights(sizes: Mapping[int, int], weights: Any) -> list[tuple[str, Any
 
 
 def require_names(what: str, given: Mapping[Any, Any], known: Mapping[Any, Any]) -> None:
-    """Refuse a mapping that does not name each of the `known`, or others."""
+    """Refuse a mapping with missing or unknown names."""
     if given.keys() != known.keys():
-        lacks = _shown("; it lacks", [name for name in known if name not in given])
-        has = _shown("; it also has", [name for name in given if name not in known])
-        raise ValueError(f"{what} must be for each of{_shown('', [*known])}{lacks}{has}")
+        lacks = _shown("; missing:", [name for name in known if name not in given])
+        has = _shown("; unknown:", [name for name in given if name not in known])
+        raise ValueError(f"{what} must name each of{_shown('', [*known])}{lacks}{has}")
 
 
 def _shown(what: str, names: Sequence[Any]) -> str:

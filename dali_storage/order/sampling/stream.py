@@ -25,8 +25,8 @@ class SampleStream(Protocol):
     """An endless stream of samples for all ranks.
 
     Attributes:
-        epoch_size: how many positions an epoch has.
-        seed: also of the turns in which ranks take their parts of the stream.
+        epoch_size: number of positions in an epoch.
+        seed: the seed of the stream and of its division among ranks.
     """
 
     epoch_size: int
@@ -36,7 +36,7 @@ class SampleStream(Protocol):
         """The delivered sample at each position: int64[n]. Positions ascend."""
 
     def describe(self, epoch: int) -> str:
-        """What the samples of an epoch depend on; equal for equal streams."""
+        """A description of everything that determines an epoch; equal for equal streams."""
 
     @property
     def changes(self) -> list[list[Any]]:
@@ -52,7 +52,7 @@ class _Piece(NamedTuple):
     Attributes:
         start: the first position.
         mixture: of the positions from `start` on.
-        before: int64[k], how many samples each source has given before `start`.
+        before: int64[k], the number of samples of each source before `start`.
     """
 
     start: int
@@ -61,13 +61,13 @@ class _Piece(NamedTuple):
 
 
 class MixedStream:
-    """Sources that are interleaved by weights.
+    """A stream of sources, interleaved by weights.
 
     After any position each source has had its share to within 1.7 samples for each piece of the
-    schedule. Objects are not changed after they were made.
+    schedule. Objects are immutable.
 
     Attributes:
-        names: of the sources, in the order of their numbers.
+        names: the sources' names, in the order of their numbers.
         epoch_size, seed: see `SampleStream`.
     """
 
@@ -84,17 +84,17 @@ class MixedStream:
         """Mix `sources` by the weights of a schedule.
 
         Args:
-            names: of the sources.
-            sources: as many, each with at least one sample.
-            numbers: gives the number of the source of each of int64[n] samples.
+            names: the sources' names.
+            sources: as many sources, each with at least one sample.
+            numbers: a function from int64[n] samples to the numbers of their sources.
             schedule: positions and the weights from there on, by name; the first position is 0.
-            seed: of all orders.
-            epoch_size: positions of an epoch. "largest": as many as give each source with a weight
-                at least one pass by the first weights; "smallest": none more than one. None: as
-                many as there are samples in all passes.
+            seed: the seed of all orders.
+            epoch_size: positions of an epoch. "largest": the epoch ends when, by the first weights,
+                each source with a weight has had one pass; "smallest": when one of these sources
+                has. None: the length of one pass of all sources.
 
         Raises:
-            ValueError, TypeError: one of them is wrong.
+            ValueError, TypeError: an argument is wrong.
         """
         self.names, self.seed = [*names], seed
         self._sources, self._numbers, self._key = sources, numbers, hashed(seed)
@@ -111,7 +111,7 @@ class MixedStream:
         return self._sources.entries(self._key, numbers, ordinals)
 
     def sources_at(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """The number of the source at each position, and the ordinal in it: int64[n] both."""
+        """The source number at each position, and the ordinal in the source: int64[n] both."""
         cuts = np.searchsorted(positions, [piece.start for piece in self._pieces[1:]]).tolist()
         parts = zip(self._pieces, pairwise([0, *cuts, positions.size]), strict=True)
         found = []
@@ -129,7 +129,7 @@ class MixedStream:
         return self._numbers(samples).astype(np.int32)
 
     def progress(self, position: int) -> dict[Any, tuple[int, int]]:
-        """How many samples each source has given before a position, and how many whole passes."""
+        """The samples and the whole passes of each source before a position."""
         counts = self._counts(position).tolist()
         lengths = self._sources.lengths.tolist()
         each = zip(self.names, counts, lengths, strict=True)
@@ -144,21 +144,21 @@ class MixedStream:
         """See `SampleStream`.
 
         Raises:
-            ValueError: they are not of such a stream.
+            ValueError: the changes do not fit this stream.
         """
         other = copy.copy(self)
         other._pieces, other._changes = [*self._planned], []
         if not isinstance(changes, (list, tuple)):
-            raise ValueError(f"changes: {changes!r:.80} is no list")
+            raise ValueError(f"changes: {changes!r:.80} is not a list")
         for each in changes:
             pair = isinstance(each, (list, tuple)) and len(each) == 2
             if not pair or type(each[0]) is not int or each[0] < 0 or not _integers(each[1]):
-                raise ValueError(f"changes: {each!r:.80} is no position with integers")
+                raise ValueError(f"changes: {each!r:.80} is not a position and a list of weights")
             if other._changes and each[0] <= other._changes[-1][0]:
-                raise ValueError(f"changes: the position {each[0]} does not follow the one before")
+                raise ValueError(f"changes: position {each[0]} is not above the previous position")
             if len(each[1]) != len(self.names):
                 raise ValueError(f"changes: {len(each[1])} weights for {len(self.names)} sources")
-            while other._pieces and other._pieces[-1].start >= each[0]:  # what was planned later
+            while other._pieces and other._pieces[-1].start >= each[0]:  # later planned pieces
                 other._pieces.pop()
             other._add(*each)
             other._changes.append((each[0], [*each[1]]))

@@ -401,6 +401,8 @@ def test_an_image_folder_may_be_a_url(server, tmp_path):
     (tmp_path / "train" / "stray.png").write_bytes(b"")
     with (
         image_folder("s3://data/train", **options) as loader,
-        pytest.raises(ValueError, match=r"'stray.png' directly in 's3://data/train': in no class"),
+        pytest.raises(
+            ValueError, match=r"'stray.png' directly in 's3://data/train': not in a class"
+        ),
     ):
         len(loader)
