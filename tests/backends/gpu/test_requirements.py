@@ -120,7 +120,7 @@ def group(address):
         (
             {known.LOCKDOWN: "none [integrity] confidentiality\n"},
             both("needs no kernel lockdown (integrity)"),
-            "switch Secure Boot off",
+            "disable Secure Boot",
         ),
         (
             {known.MEMORY: FILES[known.MEMORY].replace("512", "511")},
