@@ -295,7 +295,7 @@ def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monke
     lack(monkeypatch)
     (status,) = PythonFileReader.devices()
     assert (status.problem is None) == (lack in (no_addresses, no_local_disk))
-    with pytest.warns(NotMapped, match=rf"copied, although io='mmap' was given: .*{why}") as seen:
+    with pytest.warns(NotMapped, match=rf"copied despite io='mmap': .*{why}") as seen:
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__
     with reader:

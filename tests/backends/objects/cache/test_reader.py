@@ -172,7 +172,7 @@ def test_without_google_crc32c_only_the_cache_is_refused(listed, store, folder, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache_bytes": 1 << 30}, "cache_bytes needs cache"),
+        ({"cache_bytes": 1 << 30}, "cache_bytes needs the option cache"),
         ({"cache": "x", "check": False}, "cache needs check=True"),
         ({"cache": ""}, "cache must be the path of a directory, not ''"),
         ({"cache": "a\0b"}, "cache must be the path of a directory, not 'a.x00b'"),
