@@ -1,1 +1,1 @@
-"""The backends that ship with dali_storage, one file each; their contract is in reader.py."""
+"""The backends of dali_storage, one file each; reader.py has their contract."""

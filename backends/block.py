@@ -1,4 +1,4 @@
-"""Samples as extents of a block device or image: a batch is one submission of kernel AIO."""
+"""Samples as extents of a block device or image, read in one kernel AIO submission per batch."""
 
 import errno
 from collections.abc import Iterator
@@ -25,12 +25,13 @@ _NAME = "block"
 
 
 class BlockReader(MappedReader[DirectFile]):
-    """Reads the extents of a map (`python -m bmap_tools create`) with O_DIRECT and kernel AIO.
+    """A reader of the extents of a map, with O_DIRECT and kernel AIO.
 
-    The reads of a batch are computed as numpy columns and submitted by one system call. While the
-    mapped file system is mounted, each sample is compared with the map after its bytes were read
-    and before they are delivered, or once if its file system is read-only; a sample that was
-    written, replaced, moved or deleted since it was mapped is refused.
+    `python -m bmap_tools create` makes the map. The reads of a batch are computed as numpy columns
+    and submitted by one system call. While the mapped file system is mounted, each sample is
+    compared with the map after its bytes are read and before they are delivered, or only once if
+    the file system is read-only. A sample written, replaced, moved or deleted since the mapping is
+    refused.
     """
 
     @check_options(_NAME)
@@ -50,24 +51,24 @@ class BlockReader(MappedReader[DirectFile]):
         Args:
             catalog: the samples; all of them must be in the map.
             bmap: the extent map.
-            uri: the disk, partition, loop device or image that holds the mapped file system.
-                None: the device it is mounted from, else the one that the map names.
+            uri: the disk, partition, loop device or image with the mapped file system. None: the
+                device from which the file system is mounted, else the device named by the map.
             check: compare samples with the map while the file system is mounted: inode, size and
-                times at every read. Extents are compared at every read if the file can be moved
-                while it is mounted, else when the reader is opened (8 us per file, 15 if its inode
-                is not in memory). While the file system is read-only, once. Without the check, a
-                file that has changed since it was mapped gives wrong bytes.
-            queue_depth: reads under way at once in a lane.
+                times at every read. Extents are compared at every read if the data of the file can
+                move while mounted, else when the reader is opened (8 us per file, 15 if the inode
+                is not in memory). On a read-only file system, everything is compared only once.
+                Without the check, a file changed since the mapping gives wrong bytes.
+            queue_depth: reads in flight at once in a lane.
             lanes: batches read at once.
-            max_transfer: the most that one read asks for.
+            max_transfer: the largest read, in bytes.
 
         Raises:
             ValueError, TypeError: an option is wrong.
             MapFormatError: the map is invalid or inconsistent.
             StaleMapError: the device is not the mapped one; samples are not in the map, or have
-                changed since they were mapped.
+                changed since the mapping.
             BackendUnavailable: no permission to read the device, no O_DIRECT, no kernel AIO; or
-                samples have to be read as files, and their file system is not mounted.
+                some samples can only be read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
         self.lanes = lanes

@@ -1,4 +1,4 @@
-"""Samples in memory: the model of a backend, and the upper limit in a benchmark."""
+"""Samples in memory: a model for backends, and the upper limit in a benchmark."""
 
 import os
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ _Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of 
 
 
 class MemoryReader(Reader):
-    """Reads every file when it is opened, and copies from memory afterwards.
+    """A reader that loads every file when opened, and copies from memory afterwards.
 
-    For data sets that fit in memory several times. Later changes to the files are not noticed.
+    For data sets that fit in memory several times. Later changes to the files go unnoticed.
     """
 
     reads_ranges = True
@@ -30,12 +30,12 @@ class MemoryReader(Reader):
 
         Args:
             catalog: the samples.
-            contents: the bytes of each file of the catalog, which are neither read nor copied.
+            contents: the bytes of each file of the catalog; no file is then read, nothing copied.
 
         Raises:
             OSError: a file cannot be read; names its path.
-            ContainerChangedError: a file ends before one of its ranges, or is not what it was when
-                the samples were found.
+            ContainerChangedError: a file ends before one of its ranges, or has changed since the
+                samples were found.
         """
         if contents is None:
             whole, self._sizes = _load(catalog)
@@ -49,7 +49,7 @@ class MemoryReader(Reader):
         if ranges is not None and (sample := ranges.first_outside(self._sizes)) is not None:
             nbytes = self._sizes[ranges.files_of(np.array([sample]))[0]]
             what = f"{catalog.where(sample)}, but the file has {nbytes:,} bytes"
-            raise ContainerChangedError(catalog.path(sample), f"{what}; make its index anew")
+            raise ContainerChangedError(catalog.path(sample), f"{what}; rebuild its index")
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._sizes[samples]
@@ -76,7 +76,7 @@ class MemoryReader(Reader):
 
 
 def _load(catalog: Catalog) -> tuple[HostBuffer, IntArray]:
-    """The contents of files, one after another, and their sizes."""
+    """Load the contents of files, one after another, and their sizes."""
     paths, states = catalog.file_paths(np.arange(catalog.file_count)), catalog.states
     contents, sizes = bytearray(), np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
@@ -86,6 +86,6 @@ def _load(catalog: Catalog) -> tuple[HostBuffer, IntArray]:
             known = [0] if states is None else states[number].tolist()
             is_other = any(known) and known != state_of(os.fstat(file.fileno()))
             if is_other or catalog.altered([number]):
-                what = "the file has been written or replaced since samples were found in it"
-                raise ContainerChangedError(path, f"{what}; make the reader anew")
+                what = "the file was written or replaced after samples were found in it"
+                raise ContainerChangedError(path, f"{what}; create a new reader")
     return np.frombuffer(contents, np.uint8), sizes

@@ -32,30 +32,30 @@ if TYPE_CHECKING:
 
 _NAME = "object-store"
 _Retry: TypeAlias = Annotated[float, Option((0.0, 86400), "s")]
-_SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of something longer
+_SHORTEST, _LONGEST = 1 << 20, 4 << 20  # bytes of a request for a part of a longer range
 _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_options"})
 
 
 class ObjectStoreReader(Reader):
-    """Reads whole objects, or ranges of them; the default for URLs.
+    """A reader of whole objects, or ranges of them; the default for URLs.
 
-    Objects of S3 and of web servers are asked for by libcurl, if it is there: one thread for all
-    lanes, which writes bodies to the buffer of the batch. A request that is abandoned, because the
-    batch has failed, or was slower than the same one made again, is ended before anything else may
-    use its place. Other objects, lists, versions, and all that is asked for again, are obstore's:
-    `requests` threads, each with one blocking request, whose answers the lane copies.
+    libcurl, if installed, requests objects of S3 and web servers: one thread for all lanes writes
+    response bodies to the buffer of the batch. An abandoned request (of a failed batch, or slower
+    than its hedge) ends before its memory is used again. Other objects, lists, versions and retries
+    go through obstore: `requests` threads, each with one blocking request; the lane copies the
+    responses.
 
-    An object is compared with what it was when it was listed or, if it was not, when it was first
-    asked for: by If-Match, and again when the answer comes, because some stores ignore If-Match.
+    An object must match its listed version or, if not listed, its version at the first request: by
+    If-Match, and again by the response, because some stores ignore If-Match.
 
-    What is longer than a MiB is asked for in parts, so that a batch keeps its share of the requests
-    busy; a body that was cut is asked for again from the start of its part.
+    A range longer than 1 MiB is requested in parts, so that a batch keeps its share of the requests
+    busy; after a short body, the whole part is requested again.
 
-    A batch that is in the cache is read as python-file reads files. The lanes take turns then.
+    A cached batch is read like files by python-file. The lanes then take turns.
     """
 
     alignment = 64  # a cache line
-    gap = 32 << 10  # as much takes the CPU time of a request; and no waiting for an answer
+    gap = 32 << 10  # so many bytes cost the CPU time of a request, without its latency
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
     _stores_of_remote: Stores | None = None
@@ -79,44 +79,44 @@ class ObjectStoreReader(Reader):
         cache: Annotated[PathLike | None, Option("a path")] = None,
         cache_bytes: Annotated[int | None, Option(range(1, 1 << 62), "bytes")] = None,
     ) -> None:
-        """Ask for nothing yet.
+        """Send no request yet.
 
         Args:
             catalog: the samples.
-            requests: the most requests under way at once, over all lanes. Every rank has as many.
-                At most 16 until the median of the last 16 answers exceeds 10 ms: with a faster
-                store, more would only compete for the processors.
+            requests: the most requests in flight, over all lanes of a rank. At most 16 until the
+                median of the last 16 response times exceeds 10 ms: with a faster store, more would
+                only compete for the processors.
             lanes: batches read at once.
-            timeout: when a request is given up, if its whole answer has not arrived.
-            retry: how long after an object's first request failures are retried. 0: never.
-            hedge: when a request that has no answer yet is made once more; the faster answer is
-                taken. At most a twentieth more requests. None: never.
-            check: compare the versions of objects. Without it only their sizes are compared, and an
-                object that was replaced by one of the same size is delivered.
-            endpoint: the service. None: as the environment or the profile says.
-            region: of the buckets of S3. None: as the environment or the profile says.
+            timeout: seconds for the whole response, after which a request is given up.
+            retry: seconds after an object's first request in which failures are retried. 0: none.
+            hedge: seconds without a response after which a request is sent once more; the faster
+                response counts. At most a twentieth more requests. None: never.
+            check: compare the versions of objects. Without the check, only sizes are compared, and
+                an object replaced by one of the same size is delivered.
+            endpoint: the URL of the service. None: from the environment or the profile.
+            region: the region of S3 buckets. None: from the environment or the profile.
             anonymous: do not sign requests: public objects.
             client_options: more options of obstore's HTTP client (`obstore.store.ClientConfig`),
                 such as `proxy_url`. No secrets.
-            transport: what asks for the bytes. "curl": libcurl, in one thread. "obstore": threads.
-                "auto": libcurl, where it is found, can do what options and variables say, and the
-                store is near, has TLS and redirects nothing.
-            cache: a directory on a local disk, where samples are kept that were read, as far as
-                the disk keeps up. All processes of a user may share it. It is created if only its
-                last component is missing. Needs `check`.
-            cache_bytes: what the samples there may take. When it is full, nothing is added. None:
+            transport: the client of requests for bytes. "curl": libcurl, in one thread. "obstore":
+                threads. "auto": libcurl, if installed and able to honour options and variables,
+                for a store that is near, has TLS and does not redirect.
+            cache: a directory on a local disk where samples are kept after reading, as far as the
+                disk keeps up. All processes of a user may share one cache. Created if only the
+                last component of the path is missing. Needs `check`.
+            cache_bytes: the most bytes of cached samples. A full cache is not extended. None:
                 until less than a tenth of the file system is free.
 
         Raises:
             ValueError, TypeError: a wrong option.
-            OSError: `cache` is no directory, or cannot be written to.
+            OSError: `cache` is not a directory, or cannot be written to.
             BackendUnavailable: `cache` needs a package, or cannot be read on this machine; or
-                transport="curl", and there is no libcurl, or it has nothing for an option.
+                transport="curl", and libcurl is missing or cannot honour an option.
         """
         if cache is None and cache_bytes is not None:
-            raise ValueError(f"{_NAME}: cache_bytes needs cache, the directory")
+            raise ValueError(f"{_NAME}: cache_bytes needs the option cache, a directory")
         if cache is not None and not check:
-            raise ValueError(f"{_NAME}: cache needs check=True, or it would mix versions")
+            raise ValueError(f"{_NAME}: cache needs check=True, or versions would be mixed")
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
@@ -145,7 +145,7 @@ class ObjectStoreReader(Reader):
 
     @property
     def transport(self) -> str:
-        """What asks for the bytes now, and if it is obstore in spite of libcurl, why."""
+        """The current client of requests for bytes; if not libcurl, with the reason."""
         return str(self._curl or "obstore")
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
@@ -153,7 +153,7 @@ class ObjectStoreReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         spans = batch.spans
-        # In the order of the batch: of several that fail, the first is named.
+        # In the order of the batch: of several failed objects, the error names the first.
         files = spans.files[np.argsort(spans.slots, kind="stable")]
         self._objects.sizes(files, self.yield_turn)
         self._objects.require_inside(batch)
@@ -197,7 +197,7 @@ class ObjectStoreReader(Reader):
         try:
             what = libcurl.load().name
         except BackendUnavailable as error:
-            what = f"only obstore asks for objects: {error.reason}; {error.remedy}"
+            what = f"only obstore requests objects: {error.reason}; {error.remedy}"
         yield DeviceStatus("transport", what)
 
     def _fetch(self, batch: Batch, spans: Spans) -> None:
@@ -235,7 +235,7 @@ def _cache_type() -> type[Cache]:
 
 
 def _needed(batch: Batch, slots: IntArray) -> npt.NDArray[np.bool_]:
-    """bool[k]: which spans of a batch have bytes of the samples in some slots."""
+    """bool[k]: true for spans of a batch with bytes of the samples in some slots."""
     needed = np.isin(batch.spans.slots, slots)  # an empty object has the offset of another one
     filled = batch.offsets[slots[batch.sizes[slots] > 0]]
     needed[np.searchsorted(batch.spans.offsets, filled, "right") - 1] = True

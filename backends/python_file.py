@@ -1,4 +1,4 @@
-"""Files through the operating system: works wherever files can be opened."""
+"""Files read through the operating system, on any file system."""
 
 import errno
 import os
@@ -32,22 +32,22 @@ _Io: TypeAlias = engines.Io | Literal["mmap"]
 
 
 class PythonFileReader(Reader):
-    """Reads whole files, or ranges of containers, through the page cache or around it.
+    """A reader of whole files, or ranges of containers, through the page cache or around it.
 
-    It opens up to 64 whole files, reads them by one submission of kernel AIO, closes them, and goes
-    on with the next. Each read asks for one byte (or one block) more than the file had when it was
-    sized. Its result then shows whether the size still holds, without another system call.
+    Up to 64 whole files are opened, read by one submission of kernel AIO and closed, then the next
+    ones. Each read asks for one byte (or one block) more than the known size of the file, so its
+    result shows a changed size without another system call.
 
-    Containers stay open, and are compared with what they were after the reads of every batch.
+    Containers stay open, and are checked for changes after the reads of every batch.
 
-    Through the page cache, the reads are submitted twice. The first submission must not block
-    (RWF_NOWAIT): it reads what is cached, and makes the kernel read ahead in all files at once. The
-    second one may block and reads the rest.
+    Through the page cache, reads are submitted twice. The first submission does not block
+    (RWF_NOWAIT), reads cached pages, and starts readahead in all files at once. The second
+    submission may block and reads the rest.
 
     With io="mmap", containers are mapped, and batches are views of the page cache.
 
     Attributes:
-        io: how files are read where they are not mapped, "aio" or "preadv".
+        io: the way to read files that are not mapped, "aio" or "preadv".
     """
 
     cooperative = True
@@ -63,14 +63,14 @@ class PythonFileReader(Reader):
         io: Annotated[_Io | None, Option((*get_args(engines.Io), "mmap"))] = None,
         copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
-        """Open no file yet: files are opened when they are read.
+        """Open no file yet: files are opened by reads.
 
         Args:
             catalog: the samples.
             direct: read around the page cache (O_DIRECT): for data sets larger than memory, or if
-                the memory is needed elsewhere. It takes less CPU per byte, but every epoch reads
+                the memory is needed elsewhere. Needs less CPU per byte, but every epoch reads
                 from the disk.
-            lanes: batches read at once while they block on the disk.
+            lanes: batches read at once while blocked on the disk.
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
                 one file after the other in each lane: slower, above all with `direct`. None: "aio"
                 where it works, otherwise "preadv" with a RuntimeWarning. "mmap" maps containers;
@@ -82,19 +82,19 @@ class PythonFileReader(Reader):
         Raises:
             ValueError, TypeError: a wrong option; "mmap" with `direct`, for whole files, or for
                 more containers than a quarter of vm.max_map_count.
-            OSError: `direct` on a file system that does not support O_DIRECT.
+            OSError: `direct` on a file system without O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
         if io == "mmap" and direct:
             what = "io='mmap' and direct=True exclude each other"
-            raise ValueError(f"{_NAME}: {what}: leave out one of them")
+            raise ValueError(f"{_NAME}: {what}; leave out one of them")
         engine = None if io == "mmap" else io
         self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE)
         self.lanes = lanes
         self._whole = catalog.ranges is None
         if copying_lanes is None and not self._whole:
-            # These lanes seldom need the interpreter lock, and copy in the time in which DALI's
-            # threads wait for them: 1.3 to 1.5 times as fast on two processors as one lane.
+            # These lanes seldom need the interpreter lock, and copy while DALI's threads wait for
+            # them: 1.3 to 1.5 times as fast on two processors as one lane.
             copying_lanes = processors()
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
@@ -144,8 +144,8 @@ class PythonFileReader(Reader):
         return self._mapped is not None and self._mapped.hot(samples)
 
     def without_views(self, why: str) -> None:
-        what = f"{_NAME}: batches are copied, although io='mmap' was given: {why}"
-        warnings.warn(f"{what}; leave it out to silence this warning", NotMapped, stacklevel=4)
+        what = f"{_NAME}: batches are copied despite io='mmap': {why}"
+        warnings.warn(f"{what}; leave out io to silence this warning", NotMapped, stacklevel=4)
 
     def close(self) -> None:
         self._files.close()
@@ -163,13 +163,13 @@ class PythonFileReader(Reader):
     def _read_files(self, batch: Batch, start: int, lane: int) -> IntArray:
         """Read files from slot `start` of the batch on, as many as can be open at once.
 
-        Returns the bytes that each of k files had, int64[k]: more than its size if it has grown.
+        Returns the bytes read of each of k files, int64[k]: more than the size of a grown file.
         """
         samples = batch.samples[start : start + FILES_AT_ONCE]
         with open_files() as fds:
             self._files.open(fds, samples, lane, self.yield_turn)
             part = slice(start, start + len(fds))
-            # Behind the memory of each, one unit more, to see if the file has grown.
+            # After the memory of each file, one unit more, to see if the file has grown.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
             behind = address_of(self._overflow), self.unit
             iovecs = make_iovecs((batch.addresses[part], rooms), behind)

@@ -1,4 +1,4 @@
-"""Samples as extents, read by NVMe commands that a GPU submits."""
+"""Samples as extents, read by NVMe commands submitted by a GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,22 +28,22 @@ from .xnvme.library import Library
 from .xnvme.namespace import Namespace, Nsid, open_namespace
 
 _NAME = "xnvme-bam"
-_LANES = 2  # the batch of one is prepared while that of the other is read
-_QUEUES_OF_LIBXNVME = 2  # one for synchronous commands, and that of the namespace
+_LANES = 2  # one lane prepares its batch while the other reads
+_QUEUES_OF_LIBXNVME = 2  # one for synchronous commands, and one of the namespace
 _MAX_TRANSFER = 2 << 20  # bytes; a PRP list of one page holds one page more
 _TRANSFERS = Option(range(layout.PAGE, _MAX_TRANSFER + 1, layout.PAGE), "bytes")
 _DEPTHS = Option(range(layout.MIN_DEPTH, layout.MAX_DEPTH + 1))
 
 TIMEOUT_S = 10.0
-"""Without a completion for so long, a queue is given up. cudaFree() and others wait as long."""
+"""A queue is given up after so long without a completion. cudaFree() and others wait as long."""
 
 
 class XnvmeBamReader(MappedReader[Namespace]):
-    """Reads the extents of a map by NVMe read commands that a GPU writes to submission queues.
+    """A reader of a map's extents, by NVMe read commands that a GPU writes to submission queues.
 
-    The processor only plans a batch and launches a kernel. Each of its warps drives a queue pair
-    on its own: it submits commands, writes the doorbells and polls for completions. Samples are
-    compared with the map as by the backend `block`.
+    The processor only plans a batch and launches a kernel. Each warp drives a queue pair alone:
+    submits commands, writes the doorbells and polls for completions. Samples are compared with the
+    map as by the backend `block`.
     """
 
     @check_options(_NAME)
@@ -67,20 +67,20 @@ class XnvmeBamReader(MappedReader[Namespace]):
         Args:
             catalog: the samples; all of them must be in the map.
             bmap: the extent map.
-            uri: an NVMe controller (0000:3b:00.0) that is bound to uio_pci_generic.
-            mem: where the buffers are: "cpu", page-locked memory of the host; or "gpu".
+            uri: an NVMe controller (0000:3b:00.0) bound to uio_pci_generic.
+            mem: memory of the buffers: "cpu", page-locked memory of the host; or "gpu".
             queues: queue pairs of the controller. Two batches are read at once, each by half of
-                them; with one queue pair, one batch.
-            queue_depth: entries of a queue; one command less is under way in it.
-            max_transfer: the most that one command reads. None: as much as the controller supports,
+                the queue pairs; with one queue pair, one batch.
+            queue_depth: entries of a queue, one more than its commands in flight.
+            max_transfer: bytes of the largest command. None: as many as the controller supports,
                 up to 2 MiB.
-            retries: how often a command that failed is submitted again.
+            retries: how often a failed command is submitted again.
             gpu: the number of the GPU that submits the commands.
             nsid: the number of the namespace.
             check: compare samples with the map at every read, as the backend `block` does.
 
         Raises:
-            ValueError, TypeError: an option is wrong, or the controller does not grant it.
+            ValueError, TypeError: an option is wrong, or not granted by the controller.
             MapFormatError, StaleMapError: as `BlockReader`.
             BackendUnavailable: no CuPy, no such GPU, no libxnvme of the main branch; or this
                 machine does not let the GPU use the controller.
@@ -92,7 +92,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
         require_access(address)
         self._peer = PeerMemory(gpu, address) if mem == "gpu" else None
         self.device, self.pinned = mem, mem == "cpu"
-        self.gpu = gpu if mem == "gpu" else None  # any pipeline takes host memory
+        self.gpu = gpu if mem == "gpu" else None  # any pipeline accepts host memory
         self.lanes = min(queues, _LANES)
         self._queues: list[GpuQueue] = []
         self._buses = BusMap()
@@ -142,7 +142,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
     def close(self) -> None:
         try:
             self._close()
-        finally:  # if a Ctrl-C has interrupted it, it goes on
+        finally:  # continues after a Ctrl-C
             self._close()
 
     def _close(self) -> None:
@@ -173,7 +173,7 @@ class XnvmeBamReader(MappedReader[Namespace]):
 
 @contextmanager
 def _named(address: str) -> Iterator[None]:
-    """Raise every OSError of the block that names no file with the address of the controller."""
+    """Add the address of the controller to every OSError of the block without a file name."""
     try:
         yield
     except OSError as error:
@@ -181,7 +181,7 @@ def _named(address: str) -> Iterator[None]:
 
 
 def require_access(address: str) -> None:
-    """Refuse a controller whose registers and memory accesses a GPU cannot use."""
+    """Refuse a controller with registers or memory accesses unusable by a GPU."""
     pci.require_controller(address)
     if problem := pci.problem_of(submission_needs(address)):
         what = f"a GPU cannot submit commands to {address}: it {problem.reason}"

@@ -1,4 +1,4 @@
-"""Samples as extents, read by the NVMe commands of libxnvme: disks, namespaces, PCI addresses."""
+"""Samples as extents, read by NVMe commands of libxnvme: disks, namespaces, PCI addresses."""
 
 import os
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ from .xnvme.nodes import list_nodes
 from .xnvme.queue import QueueDepth
 
 _NAME = "xnvme-block"
-_DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete all at once
+_DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete only as a whole
 
 
 class XnvmeBlockReader(MappedReader[Namespace]):
-    """Reads the extents of a map (`python -m bmap_tools create`) by NVMe read commands.
+    """A reader of the extents of a map (`python -m bmap_tools create`), by NVMe read commands.
 
-    The commands of a batch are computed as numpy columns and kept under way in a queue. Samples are
+    The commands of a batch are computed as numpy columns and kept in flight in a queue. Samples are
     compared with the map as by the backend `block`. Buffers are libxnvme's (xnvme_buf_alloc), or
-    memory of a GPU that the controller writes to by peer-to-peer DMA.
+    memory of a GPU, written by the controller through peer-to-peer DMA.
     """
 
     @check_options(_NAME)
@@ -60,33 +60,32 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         Args:
             catalog: the samples; all of them must be in the map.
             bmap: the extent map.
-            uri: what holds the mapped file system: a block device; the character device of an NVMe
-                namespace (/dev/ng0n1); the PCI address of a controller that is bound to
+            uri: the device with the mapped file system: a block device; the character device of an
+                NVMe namespace (/dev/ng0n1); the PCI address of a controller bound to
                 uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
-                image file. None: the block device it is mounted from, else the one that the map
-                names.
-            io: the asynchronous implementation of libxnvme. Of a block device or image: "io_uring"
-                (the default), "libaio", "emu" or "thrpool"; of a character device: "io_uring_cmd";
-                of a PCI address: there is no choice.
-            queue_depth: commands under way at once in a queue; at a PCI address up to 512.
+                image file. None: the block device from which the file system is mounted, else the
+                device named by the map.
+            io: the asynchronous implementation of libxnvme. For a block device or image: "io_uring"
+                (the default), "libaio", "emu" or "thrpool"; for a character device: "io_uring_cmd";
+                for a PCI address: no choice.
+            queue_depth: commands in flight at once in a queue; at a PCI address up to 512.
             queues: batches read at once, each by its own queue.
-            max_transfer: the most that one command reads. None: as much as the device supports, up
-                to 1 MiB.
-            retries: how often a command that failed or was short is submitted again.
-            spin: poll for completions without pauses; takes a whole processor per queue.
-            mem: where the buffers are: "cpu"; "pinned", which is host memory that is page-locked
-                for GPUs; or "gpu", without a copy in host memory, which needs a PCI address
-                (docs/gpu.md).
+            max_transfer: bytes of the largest command. None: as many as the device supports, up to
+                1 MiB.
+            retries: how often a failed or short command is submitted again.
+            spin: poll for completions without pauses; uses a whole processor per queue.
+            mem: memory of the buffers: "cpu"; "pinned", host memory page-locked for GPUs; or "gpu",
+                without a copy in host memory, which needs a PCI address (docs/gpu.md).
             gpu: the number of the GPU, for "pinned" and "gpu". None: 0.
-            nsid: the number of the namespace, of a controller that is given by its PCI address.
+            nsid: the number of the namespace, for a controller at a PCI address.
             check: compare samples with the map at every read, as the backend `block` does.
 
         Raises:
             ValueError, TypeError: an option is wrong, or the device cannot be read this way.
             MapFormatError, StaleMapError: as `BlockReader`.
-            BackendUnavailable: no libxnvme; it cannot open the device here; samples have to be
-                read as files, and their file system is not mounted; or something is missing for
-                `mem`, such as CuPy or a GPU.
+            BackendUnavailable: libxnvme is missing or cannot open the device here; some samples can
+                only be read as files, and their file system is not mounted; or a requirement of
+                `mem` is missing, such as CuPy or a GPU.
             OSError: the map or the device cannot be opened.
         """
         if gpu is not None and mem == "cpu":
@@ -136,7 +135,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         return cuda.page_lock(memory, self.gpu) if self.gpu is not None else memory
 
     def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> PeerMemory | None:
-        """Require the GPU; return its memory if that is what `mem` asks for."""
+        """Require the GPU; return its memory for mem="gpu"."""
         self.gpu = gpu
         if mem == "pinned":
             cuda.require(gpu)
@@ -145,7 +144,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         address = address_of(os.fsdecode(uri or ""))
         if address is None:
             what = f"mem='gpu' needs the PCI address of a controller as uri, not {uri!r}"
-            raise ValueError(f"{_NAME}: {what}; or take mem='pinned'")
+            raise ValueError(f"{_NAME}: {what}; or use mem='pinned'")
         require_controller(address)
         self.device = "gpu"
         return PeerMemory(gpu, address)

@@ -1,4 +1,4 @@
-"""Files through the xNVMe file API: asynchronous reads of many files at once, by libxnvme."""
+"""Files read through the xNVMe file API: asynchronous reads of many files, by libxnvme."""
 
 import os
 from collections.abc import Callable
@@ -26,10 +26,10 @@ _NAME = "xnvme-file"
 
 
 class XnvmeFileReader(Reader):
-    """Reads whole files, or ranges of containers, as many at once as the queue of a lane is deep.
+    """A reader of whole files, or ranges of containers, up to the queue depth of a lane at once.
 
     libxnvme has a queue per file, which is slow to create. Here one queue reads all files, see
-    `FileQueue`. Buffers are allocated by libxnvme (xnvme_buf_alloc).
+    `FileQueue`. libxnvme allocates the buffers (xnvme_buf_alloc).
     """
 
     reads_ranges = True
@@ -45,27 +45,27 @@ class XnvmeFileReader(Reader):
         lanes: Lanes = 3,
         copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
-        """Load libxnvme and create the queues. Files are opened when they are read.
+        """Load libxnvme and create the queues. Files are opened by reads.
 
         Args:
             catalog: the samples.
             io: the asynchronous implementation of libxnvme. "io_uring" is the fastest, but many
                 Docker containers forbid it. "libaio" is asynchronous with `direct` only. "thrpool"
                 has four threads per lane. "emu" reads one file after the other.
-            queue_depth: files under way at once in a lane.
+            queue_depth: files in flight at once in a lane.
             direct: read around the page cache (O_DIRECT). Not for "emu" and "thrpool", which report
                 an error at the end of a file.
-            lanes: batches read at once while they block on the disk.
-            copying_lanes: lanes that may copy out of the page cache at once. None: as many as
-                DALI's threads leave processors over, at least one.
+            lanes: batches read at once while blocked on the disk.
+            copying_lanes: lanes that may copy out of the page cache at once. None: processors minus
+                DALI's threads, at least one.
 
         Raises:
             ValueError, TypeError: a wrong option.
-            OSError: `direct` on a file system that does not support O_DIRECT.
-            BackendUnavailable: there is no libxnvme, or it does not offer `io` on this machine.
+            OSError: `direct` on a file system without O_DIRECT.
+            BackendUnavailable: libxnvme is missing, or does not offer `io` on this machine.
         """
         if direct and io not in ("io_uring", "libaio"):
-            raise ValueError(f"xnvme-file: direct needs the io io_uring or libaio, not {io!r}")
+            raise ValueError(f"xnvme-file: direct needs io='io_uring' or 'libaio', not {io!r}")
         self.lanes = lanes
         self.copying_lanes = copying_lanes
         # The other implementations block inside a submission, where the turn cannot be yielded.
@@ -143,7 +143,7 @@ class XnvmeFileReader(Reader):
 
 
 class _SampleReads(FileReads):
-    """The reads of a batch. A file is opened when its read is submitted, and closed after it."""
+    """The reads of a batch. A file is opened for the submission of its read, closed afterwards."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class _SampleReads(FileReads):
         while new:
             found = self._open_files(new)
             opened, new = new[: found.size], new[found.size :]
-            # A file that is empty or has another size than expected need not be read.
+            # A file that is empty, or of an unexpected size, need not be read.
             for index in np.flatnonzero((found == 0) | (found != self._sizes[opened])).tolist():
                 self.got[opened[index]] = found[index]
                 self.end([opened[index]])
@@ -176,12 +176,12 @@ class _SampleReads(FileReads):
     def end(self, slots: list[int]) -> None:
         for slot in slots:
             if self.errors[slot] and os.fstat(self._open[slot]).st_size != self._sizes[slot]:
-                # The read has failed because the file has become shorter, as it does with "emu".
+                # The read has failed because the file has become shorter, as with "emu".
                 self.errors[slot], self.got[slot] = 0, -1
         close_all(map(self._open.pop, slots))
 
     def close(self) -> None:
-        """Close the files that are still open."""
+        """Close files still open."""
         close_all(self._open.values())
         self._open.clear()
 

@@ -1,4 +1,4 @@
-"""Extent maps: where on a block device the bytes of many files are. See docs/bmap.md."""
+"""Extent maps: the locations of many files' bytes on a block device. See docs/bmap.md."""
 
 from .bmap_json import MapFormatError
 from .extent_map import Device, ExtentMap, FileSystem

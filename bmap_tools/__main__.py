@@ -1,7 +1,7 @@
 """`python -m bmap_tools`: create extent maps, verify them against the files, show them.
 
-Exit status of create: 0 if all files are mapped, 1 if the map marks some of them to be read as
-files. Of verify: 0 if all files are as mapped, 1 if not. Of all commands: 2 if they failed, 130
+Exit status of create: 0 if all files are mapped, 1 if the map marks some files to be read as
+files. Of verify: 0 if all files match the map, 1 if not. Of all commands: 2 after a failure, 130
 after Ctrl-C.
 """
 
@@ -36,17 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line of `python -m bmap_tools`."""
+    """Make the argument parser of `python -m bmap_tools`."""
     parser = argparse.ArgumentParser(
         prog="python -m bmap_tools",
-        description="Extent maps: where on a block device the files of a directory are.",
+        description="Extent maps: the locations of a directory's files on a block device.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     create = commands.add_parser("create", help="map the files of a directory")
     create.add_argument("root", help="the directory")
     create.add_argument("-o", "--output", required=True, help="the map to write")
     _add_threads(create)
-    _add_verify(commands.add_parser("verify", help="compare a map with its files as they are now"))
+    _add_verify(commands.add_parser("verify", help="compare a map with the current files"))
     show = commands.add_parser("show", help="describe a map or one of its files")
     show.add_argument("path", metavar="map", help="the map")
     path = "show only this file, by its path from the root"
@@ -57,14 +57,14 @@ def parser() -> argparse.ArgumentParser:
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", metavar="map", help="the map")
-    add("--root", help="where its files are now (default: where they were)")
+    add("--root", help="the current directory of the files (default: the mapped one)")
     add(
         "--bytes",
         action="store_true",
         dest="compare_bytes",
         help="also compare the bytes of the extents with the files",
     )
-    add("--uri", help="what --bytes reads: the device, its disk or an image (default: the device)")
+    add("--uri", help="the device, disk or image that --bytes reads (default: the device)")
     add("--sample", type=_count, metavar="N", help="check a random sample of N files")
     add("--seed", type=int, default=0, help="seed of the random sample (default: %(default)s)")
     _add_threads(parser)
@@ -74,7 +74,7 @@ def _add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=_count,
-        default=2,  # they share the interpreter lock: more are slower on fast storage
+        default=2,  # threads share the interpreter lock: more are slower on fast storage
         help="threads that inspect files (default: %(default)s; more help on slow storage)",
     )
 

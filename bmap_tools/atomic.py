@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, or not at all."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """A file that becomes the one at the path `target` at the end of the block, unless it fails."""
-    # Random, because other machines and containers have processes of the same number; short,
-    # because the name of the target may be as long as a name can be.
+    """Open a temporary file, which replaces `target` at the end of the block, unless that fails."""
+    # Random, because process numbers repeat on other machines and in containers; short, because
+    # the name of the target may have the maximum length.
     part = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.part")
     try:
         with open(part, "xb") as file:
@@ -20,7 +20,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())  # a power cut must not leave a name without its bytes
         os.replace(part, target)
     except OSError as error:
-        if error.filename != part:  # which means nothing to the user
+        if error.filename != part:  # a name that means nothing to the user
             raise
         raise OSError(error.errno, error.strerror, target) from None
     finally:

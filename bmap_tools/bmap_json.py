@@ -1,7 +1,7 @@
-"""Strict JSON for files that may be large or hostile.
+"""Strict JSON parser for large or hostile files.
 
 `bmap_tools` writes one file of a map per line. `read_lines` parses such text in small groups of
-rows: the rows of a million files would take a gigabyte as Python objects. `read_document` parses
+rows: the rows of a million files would need a gigabyte as Python objects. `read_document` parses
 any other layout as a whole. Both are stricter than `json.load`: no object may have a member twice,
 and NaN and Infinity are not numbers.
 """
@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 INT64_MAX = 2**63 - 1
 
-GROUP_BYTES = 1 << 14  # so few that the objects of a group stay in the processor's cache
+GROUP_BYTES = 1 << 14  # small enough to keep a group's objects in the processor's cache
 MAX_BYTES = 1 << 27
-"""Of text that is parsed as a whole, a document or a line; its objects may take 25 times that."""
+"""Of text parsed as a whole, a document or a line; its objects may need 25 times as much."""
 _FILES = b'\n"files": ['
 _END = b"\n]\n}\n"
 
@@ -28,18 +28,18 @@ short_repr = _short.repr
 
 
 class MapFormatError(ValueError):
-    """An invalid or inconsistent bmap.json; the message names the file and what is wrong."""
+    """An invalid or inconsistent bmap.json; the message names the file and the problem."""
 
 
 class OtherLayout(Exception):  # noqa: N818 - no error: the document is read in another way
-    """Text that does not have one file per line, or is not JSON at all."""
+    """Text without one file per line, or not JSON at all."""
 
 
 def read_lines(file: BinaryIO) -> tuple[dict[str, Any], Iterator[list[Any]]]:
-    """The members before "files" and the rows, in groups, of a map with one file per line.
+    """Read a map with one file per line: the members before "files", and the rows in groups.
 
     Raises:
-        OtherLayout: the text has another layout. The iterator may raise this at any time, too.
+        OtherLayout: the text has another layout. The iterator, too, may raise this at any time.
         OSError: the file cannot be read.
     """
     text = b""
@@ -53,10 +53,10 @@ def read_lines(file: BinaryIO) -> tuple[dict[str, Any], Iterator[list[Any]]]:
 
 
 def _rows(file: BinaryIO, text: bytes) -> Iterator[list[Any]]:
-    """The elements of "files", of which `text` was already read, in groups."""
+    """Iterate over the elements of "files" in groups; `text` was already read."""
     while block := file.read(max(GROUP_BYTES, len(text))):
         text += block
-        # Text that is JSON by itself on both sides of this is JSON as a whole.
+        # If the text on each side of this is JSON by itself, the whole text is JSON.
         end = text.rfind(b"],\n[") + 1
         if end:
             yield _parse_part(b"[%b]" % text[:end])
@@ -69,11 +69,11 @@ def _rows(file: BinaryIO, text: bytes) -> Iterator[list[Any]]:
 
 
 def read_document(file: BinaryIO) -> dict[str, Any]:
-    """A whole document of at most 128 MiB, in any layout.
+    """Read a whole document of at most 128 MiB, in any layout.
 
     Raises:
-        MapFormatError: it is larger, is not one JSON object in UTF-8, is nested deeper than
-            Python's recursion limit, or has an integer of more digits than Python converts.
+        MapFormatError: the document is larger, is not one JSON object in UTF-8, is nested deeper
+            than Python's recursion limit, or has an integer of more digits than Python converts.
         OSError: the file cannot be read.
     """
     data = file.read(MAX_BYTES + 1)
@@ -122,9 +122,9 @@ _decoder = JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constan
 
 
 class Members:
-    """The members of a JSON object, which messages call `where`, by name and type.
+    """The members of a JSON object, called `where` in messages, by name and type.
 
-    All methods raise MapFormatError for a member that is missing or has another type.
+    All methods raise MapFormatError for a missing member, or one of another type.
     """
 
     def __init__(self, where: str, value: Any) -> None:
@@ -147,7 +147,7 @@ class Members:
         return value
 
     def text(self, name: str) -> str:
-        """A string that `to_bytes()` can encode."""
+        """A string supported by `to_bytes()`."""
         value = self[name]
         if to_bytes([value]) is None:
             raise self.error(name, "a string without NUL or unpaired surrogates")
@@ -174,22 +174,22 @@ class Members:
             yield value[start : start + length]
 
     def error(self, name: str, expected: str) -> MapFormatError:
-        """The error for a member that is not as expected."""
+        """The error for an unexpected value of a member."""
         return MapFormatError(
             f"{self._where}: {name} must be {expected}, not {short_repr(self._members[name])}"
         )
 
 
 def path_repr(path: bytes) -> str:
-    """The repr of a path as the text that it is in JSON, shortened."""
+    """The repr of a path's text in JSON, shortened."""
     return short_repr(*to_text([path]))
 
 
 def to_bytes(names: Iterable[Any]) -> list[bytes] | None:
-    r"""Names as the operating system has them: in UTF-8, with "\udc80" to "\udcff" as other bytes.
+    r"""Encode names for the operating system: in UTF-8, with "\udc80" to "\udcff" as other bytes.
 
-    None if one of them is not a string, or has a NUL or a surrogate that stands for no such byte.
-    In a UTF-8 locale this is `os.fsencode`; the meaning of a map must not depend on the locale.
+    None if one is not a string, or has a NUL or a surrogate without such a byte. In a UTF-8 locale
+    this is `os.fsencode`; the meaning of a map must not depend on the locale.
     """
     names = list(names)
     with suppress(TypeError, UnicodeEncodeError):
@@ -201,5 +201,5 @@ def to_bytes(names: Iterable[Any]) -> list[bytes] | None:
 
 
 def to_text(names: Iterable[bytes]) -> list[str]:
-    """The strings that `to_bytes()` turns into these names."""
+    """Decode names to strings, the inverse of `to_bytes()`."""
     return [name.decode("utf-8", "surrogateescape") for name in names]

@@ -1,8 +1,8 @@
-"""Whether a map can be true.
+"""Plausibility checks of a map.
 
-A reader of a raw device reads wherever its map says. So a map that is evidently impossible is
-refused: with names that leave the root, extents that overlap in their file or are outside the
-device. All functions raise MapFormatError.
+A reader of a raw device trusts the addresses of its map. An impossible map is therefore refused:
+names that leave the root, extents that overlap in their file or lie outside of the device. All
+functions raise MapFormatError.
 """
 
 import re
@@ -18,7 +18,7 @@ from .bmap_json import INT64_MAX, MapFormatError, path_repr, short_repr
 from .extent_map import UNWRITTEN, ExtentMap, IntArray
 
 MAX_FILE_BYTES = 2**48
-"""Larger than any memory; and the sizes of up to 32,767 such files add up to less than 2**63."""
+"""More than any memory; and the sizes of up to 32,767 such files add up to less than 2**63."""
 
 _MAX_LENGTH = 2**62  # bytes: the sum of two such numbers fits in 64 bits
 _FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs")
@@ -27,14 +27,14 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class PathChecks:
-    """Checks all paths of a map, which are added in groups and not kept."""
+    """Checks of all paths of a map, added in groups and not kept."""
 
     def __init__(self) -> None:
         self._hashes = array("q")
         self._classes: dict[bytes, bytes] = {}  # first component -> the first path with it
 
     def add(self, paths: Sequence[bytes]) -> None:
-        """Refuse paths that are not relative or have ".", ".." or empty components."""
+        """Refuse absolute paths, and paths with ".", ".." or empty components."""
         joined = b"\0%b\0" % b"\0".join(paths)
         components = joined.replace(b"/", b"\0")
         if any(bad in components for bad in (b"\0\0", b"\0.\0", b"\0..\0")):
@@ -52,9 +52,9 @@ class PathChecks:
             self._classes = firsts | self._classes
 
     def finish(self, directories: Iterable[bytes], paths: Iterable[bytes]) -> None:
-        """Refuse paths that occur twice, or whose first component is not in `directories`.
+        """Refuse paths that occur twice, or have a first component not in `directories`.
 
-        `paths` are all paths once more; they are only read if two have the same hash.
+        `paths` are all paths once more, read only if two have the same hash.
         """
         if unknown := self._classes.keys() - set(directories):
             directory = min(unknown)
@@ -71,7 +71,7 @@ class PathChecks:
 
 
 def check(extent_map: ExtentMap, paths: PathChecks) -> None:
-    """Refuse a map that cannot be true; all its names have been added to `paths`."""
+    """Refuse an impossible map; all its names have been added to `paths`."""
     for holds, rule in _header_rules(extent_map):
         if not holds:
             raise MapFormatError(rule)
@@ -83,7 +83,7 @@ def check(extent_map: ExtentMap, paths: PathChecks) -> None:
 
 
 def _header_rules(extent_map: ExtentMap) -> Iterator[tuple[bool, str]]:
-    """Whether each rule holds, and its message. A rule relies on those before it."""
+    """The result of each rule, and its message. A rule relies on the previous rules."""
     created, root = extent_map.created, extent_map.root
     yield (
         _is_time(created),
@@ -184,7 +184,7 @@ def _check_extents(extent_map: ExtentMap) -> None:
         f"ends beyond the device's {device.size} bytes",
     )
     refuse((logical > _MAX_LENGTH) | (length > _MAX_LENGTH), "is larger than a file can be")
-    # Space may be reserved beyond the last block. It is never read.
+    # Space may be reserved beyond the last block, and is never read.
     refuse(
         (physical != UNWRITTEN) & (length > size_in_blocks[file] - logical),
         "ends beyond the last file system block of the file",
@@ -195,5 +195,5 @@ def _check_extents(extent_map: ExtentMap) -> None:
 
 
 def _is_plain(path: bytes) -> bool:
-    """Whether a path leads down from where it begins: not "", "/a", "a//b", "a/", "./a", "a/.."."""
+    """Test if a path only leads down from its start: not "", "/a", "a//b", "a/", "./a", "a/.."."""
     return {b"", b".", b".."}.isdisjoint(path.split(b"/"))

@@ -1,7 +1,7 @@
-"""The rows of a map's files as columns, and back: a few numbers per file, and no object.
+"""Conversion of a map's rows to columns, and back: a few numbers per file, without objects.
 
 A row is `[path, size, inode, mtime_ns, ctime_ns, extents]`. Wrong types and numbers out of range
-are refused here; `checks` refuses what only the device or other rows show to be wrong.
+are refused here; `checks` refuses contradictions to the device or to other rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NUMBERS = COLUMNS[1:5]
 
 
 class Columns:
-    """The columns of the rows that were added, in order.
+    """The columns of the added rows, in order.
 
     Attributes:
         paths: the checks of `names`, not yet finished.
@@ -35,7 +35,7 @@ class Columns:
         numbers: "size", "inode", "mtime_ns" and "ctime_ns" -> one number per file.
         extent_counts: one per file.
         extents: logical, physical or UNWRITTEN, and length of each, one after another.
-        unmapped: index of a file -> why it has no extents.
+        unmapped: index of a file -> the reason why no extents are stored.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Columns:
         self._reasons: dict[str, str] = {}  # so that each text is stored once
 
     def add(self, rows: Sequence[Any]) -> None:
-        """Add one row or more, as JSON has them. After a MapFormatError the columns are useless."""
+        """Add one or more rows of JSON. After a MapFormatError the columns are useless."""
         try:
             names = self._add(rows)
         except MapFormatError as error:
@@ -88,7 +88,7 @@ class Columns:
         self.extent_counts.extend(map(len, column))
 
     def _without_reasons(self, column: Sequence[Any]) -> list[Any]:
-        """Keep the reasons of files that are not mapped, and replace them by no extents."""
+        """Note the reasons of unmapped files, and replace each by an empty list of extents."""
         reasons = {
             file: reason
             for file, reason in enumerate(column, len(self.name_sizes))
@@ -102,7 +102,7 @@ class Columns:
 
 
 def as_array(numbers: array[int]) -> IntArray:
-    """The same memory as an array; from then on `numbers` cannot grow."""
+    """View `numbers` as an array of the same memory; afterwards `numbers` cannot grow."""
     return np.frombuffer(numbers, np.int64)
 
 
@@ -114,7 +114,7 @@ def _integers(name: str, values: Sequence[Any]) -> array[int]:
 
 
 def _extent_numbers(extents: list[Any]) -> array[int]:
-    """Logical, physical and length of each extent, one after another."""
+    """Flatten extents to logical, physical and length of each, one after another."""
     if set(map(type, extents)) != {list} or set(map(len, extents)) != {3}:
         raise MapFormatError("each extent must be [logical, physical, length]")
     numbers = list(chain.from_iterable(extents))
@@ -129,7 +129,7 @@ def _extent_numbers(extents: list[Any]) -> array[int]:
 
 
 def lines(extent_map: ExtentMap) -> Iterator[str]:
-    """The rows of a map as JSON, one per file, in ASCII."""
+    """Format the rows of a map as JSON, one per file, in ASCII."""
     for start in range(0, len(extent_map), _FILES_PER_GROUP):
         files = slice(start, start + _FILES_PER_GROUP)
         columns = zip(
@@ -147,7 +147,7 @@ def lines(extent_map: ExtentMap) -> Iterator[str]:
 
 
 def path_checks(extent_map: ExtentMap) -> PathChecks:
-    """The checks of a map's names, not yet finished."""
+    """Begin the checks of a map's names, still to be finished."""
     checks = PathChecks()
     for start in range(0, len(extent_map), _FILES_PER_GROUP):
         checks.add(_names(extent_map, slice(start, start + _FILES_PER_GROUP)))

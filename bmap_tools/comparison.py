@@ -1,4 +1,4 @@
-"""Compares the bytes of a map's extents on the device with those of the files."""
+"""Comparison of the bytes in a map's extents on the device with the files."""
 
 import errno
 import mmap
@@ -23,14 +23,14 @@ _FILES_PER_TASK = 16
 def compare(
     extent_map: ExtentMap, files: IntArray, root: bytes, path: str, threads: int, tick: Tick
 ) -> dict[int, str]:
-    """Index of a file -> where the device differs from it, for those of `files` where it does.
+    """Compare files with the device; return a dict: index of a file -> its first difference.
 
     Reads the extents from `path` with O_DIRECT: the device of the file system, its disk, or an
-    image of one of them. What no extent covers is compared with zeros. All of `files`, int64[k],
-    are mapped. `tick` is called with the number of files that are done.
+    image of one of them. Holes are compared with zeros. All of `files`, int64[k], are mapped.
+    `tick` is called with the number of completed files.
 
     Raises:
-        BadInputError: no permission to read `path`, or it does not hold the map's file system.
+        BadInputError: no permission to read `path`, or no file system of the map at `path`.
         OSError: the device cannot be opened or read.
     """
     wrong: dict[int, str] = {}
@@ -72,11 +72,11 @@ class _Comparison:
                     return
         raise BadInputError(
             f"{self._path} does not hold the map's file system, {file_system.type} with UUID "
-            f"{file_system.uuid}; give the device, the disk or an image that does with --uri"
+            f"{file_system.uuid}; give the right device, disk or image with --uri"
         )
 
     def run(self, files: IntArray) -> dict[int, str]:
-        """Index of a file -> where it differs."""
+        """Compare files; return a dict: index of a file -> its first difference."""
         with mmap.mmap(-1, _PIECE_BYTES) as memory:  # O_DIRECT needs aligned memory
             found = ((file, self._difference(file, memory)) for file in files.tolist())
             return {file: why for file, why in found if why is not None}
@@ -118,7 +118,7 @@ class _Comparison:
 
 
 def _pieces(extents: Iterable[Extent], size: int) -> Iterator[Extent]:
-    """The whole file from its beginning; holes are like unwritten extents, physical is -1."""
+    """Divide a whole file into pieces; in holes and unwritten extents, physical is -1."""
     end = 0
     for logical, physical, length in extents:
         if logical >= size:  # space reserved beyond the end
@@ -135,7 +135,7 @@ def _pieces(extents: Iterable[Extent], size: int) -> Iterator[Extent]:
 
 
 def _first_data(fd: int, piece: Extent) -> int | None:
-    """The offset of the first byte in a range of a file that is not zero."""
+    """Find the offset of the first nonzero byte in a range of a file."""
     offset, end = piece[0], piece[0] + piece[2]
     while offset < end:
         try:

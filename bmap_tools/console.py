@@ -1,4 +1,4 @@
-"""What the commands print: results to standard output, messages and progress to standard error."""
+"""Output of the commands: results to standard output, messages and progress to standard error."""
 
 import importlib.util
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 Tick: TypeAlias = Callable[[int], None]
-"""Called with how much is done: the number of files or bytes since the beginning."""
+"""Called with the number of completed files or bytes."""
 
 _LISTED = 20
 BAR_SECONDS = 0.25
@@ -17,11 +17,11 @@ LINE_SECONDS = 10.0
 
 
 class BadInputError(ValueError):
-    """A command cannot do what was requested; the message says why, and what to do."""
+    """A request that a command cannot fulfil; the message has the reason and the remedy."""
 
 
 def print_result(line: str) -> None:
-    """Print a line of the result, with escapes for what the output's encoding cannot express."""
+    """Print a line of the result, with escapes for characters outside of the output's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
     print(_visible(line).encode(encoding, "backslashreplace").decode(encoding))
 
@@ -32,7 +32,7 @@ def print_message(text: str) -> None:
 
 
 def print_files(heading: str, lines: Sequence[str]) -> None:
-    """Print a heading, the first lines about files, and how many more there are."""
+    """Print a heading, the first lines about files, and the number of further lines."""
     print_message(heading)
     for line in lines[:_LISTED]:
         print(f"  {_visible(line)}", file=sys.stderr)
@@ -41,26 +41,26 @@ def print_files(heading: str, lines: Sequence[str]) -> None:
 
 
 def _visible(text: str) -> str:
-    """Text with escapes for control characters: the strings of a map may have any."""
+    """Escape control characters: the strings of a map may have any."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def printable(name: bytes) -> str:
-    """A file name to print, escaped if it has characters that are invisible or control codes."""
+    """Convert a file name for output, escaped if some characters are invisible or control codes."""
     decoded = os.fsdecode(name)
     return decoded if decoded.isprintable() else repr(name)
 
 
 def reason(error: OSError) -> str:
-    """What went wrong, without the path."""
+    """The text of an error, without the path."""
     return error.strerror or str(error)
 
 
 @contextmanager
 def progress(step: str, total: int) -> Iterator[Tick]:
-    """Show the progress of a step of `total` files; call the result with the number done.
+    """Show the progress of a step of `total` files; call the result with the completed number.
 
-    It is a `bar()` where that can be drawn, else a line now and then.
+    Shows a `bar()` if possible, else a line now and then.
     """
     if _draws_bars():
         with bar(step, total) as tick:
@@ -78,10 +78,10 @@ def _draws_bars() -> bool:
 
 @contextmanager
 def bar(step: str, total: int, *, of_bytes: bool = False) -> Iterator[Tick]:
-    """Show the progress of a step of `total` files or bytes; call the result with what is done.
+    """Show a progress bar for `total` files or bytes; call the result with the completed number.
 
-    It is shown if standard error is a terminal and rich is installed. The caller's thread draws it,
-    and rarely, because drawing holds the interpreter lock.
+    The bar needs a terminal as standard error, and the package rich. The caller's thread draws the
+    bar, and rarely, because drawing holds the interpreter lock.
     """
     if not _draws_bars():
         yield lambda done: None

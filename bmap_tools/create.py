@@ -50,7 +50,7 @@ def run(root: str, output: str, *, threads: int) -> int:
 
 
 def _check_output(output: str) -> None:
-    """Refuse at once what could not be written after an hour of work."""
+    """Refuse an output that could not be written, before an hour of work."""
     directory = os.path.dirname(os.path.realpath(output))
     if os.path.lexists(output) and not os.path.isfile(output):
         raise BadInputError(f"{output} exists and is not a regular file; give another name")
@@ -75,7 +75,7 @@ def _walk(root: bytes, output: bytes) -> Walk:
 
 
 def _names(folders: Sequence[Folder]) -> tuple[bytes, IntArray]:
-    """All paths from the root, one after another, and where each begins and the last ends."""
+    """Join all paths from the root; return the bytes and the offset of each, and of the end."""
     joined, lengths = [], []
     for folder in folders:
         names = folder.split()

@@ -10,7 +10,7 @@ import stat
 
 from .extent_map import Device
 
-_SECTOR = 512  # bytes, the unit of sysfs whatever the device's own
+_SECTOR = 512  # bytes, the unit of sysfs for every device
 _MAX_LOGICAL_BLOCK = 4096  # bytes
 
 _DISK_KINDS = {
@@ -35,7 +35,7 @@ _REMAPPING = {
 
 
 class UnsupportedStorage(ValueError):  # noqa: N818 - the storage is, not the error
-    """Extents of a directory's files cannot be read from its device; the message says why."""
+    """Storage from which extents cannot be read; the message has the reason."""
 
 
 def disk_kind(name: str) -> str | None:
@@ -57,8 +57,8 @@ def examine(node: str) -> Device:
 
 
 def of_sysfs(path: str) -> Device:
-    """As `examine()`, of a block device given by its directory in sysfs or a link to that."""
-    directory = os.path.realpath(path)  # that of a partition is inside that of its disk
+    """Describe a block device as `examine()`, given its directory in sysfs, or a link there."""
+    directory = os.path.realpath(path)  # a partition's directory is inside its disk's
     start = _attribute(directory, "start")  # only partitions have one
     disk = directory if start is None else os.path.dirname(directory)
     node, name = _node(directory), os.path.basename(disk)
@@ -99,12 +99,12 @@ def _node(directory: str) -> str:
 
 
 def _attribute(directory: str, name: str) -> str | None:
-    """The stripped text of a file in sysfs; None if there is no such file or it is empty."""
+    """The stripped text of a file in sysfs; None if the file is missing or empty."""
     try:
         with open(os.path.join(directory, name), errors="surrogateescape") as file:
             return file.read().strip() or None
     except OSError as error:
-        # A device may have the file and no value, and some files are readable by root only.
+        # A device may have the file without a value, and some files are readable by root only.
         none = errno.ENOENT, errno.EACCES, errno.EINVAL, errno.ENXIO, errno.EOPNOTSUPP
         if error.errno in none:
             return None

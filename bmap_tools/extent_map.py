@@ -1,8 +1,8 @@
-"""Extent maps as values: where on a block device the bytes of many files are.
+"""Extent maps as values: the locations of many files' bytes on a block device.
 
-A map consists of numpy columns, 72 bytes per file of one extent plus its name. What belongs to each
-file in varying numbers, the bytes of its name and its extents, is stored one after another (as
-compressed sparse rows, CSR), together with the offsets at which each file's part begins and ends.
+A map consists of numpy columns, 72 bytes per file of one extent plus its name. Data of variable
+length, names and extents, is stored one file after another (as compressed sparse rows, CSR),
+together with the offsets at which each file's part begins and ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 UNWRITTEN = -1
-"""The physical address of an extent that was reserved and never written: it reads as zeros."""
+"""The physical address of an extent reserved but never written, which reads as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system that holds the files.
+    """The file system of the files.
 
     Attributes:
         type: "ext2", "ext3", "ext4" or "xfs".
@@ -35,17 +35,17 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The block device that holds a file system, and the disk that it belongs to.
+    """The block device of a file system, and its disk.
 
     Attributes:
         path: of the device, "/dev/nvme0n1p2".
         size: of the device, bytes.
         logical_block_size: bytes; the LBA size.
-        disk: "/dev/nvme0n1"; equal to `path` if that is a whole disk.
+        disk: "/dev/nvme0n1"; equal to `path` for a whole disk.
         disk_size: bytes.
         start: offset of the device on the disk, bytes; 0 for a whole disk.
-        serial: of the disk, if it has one.
-        wwid: of the disk (EUI-64, NGUID, NAA), if it has one.
+        serial: of the disk, or None.
+        wwid: of the disk (EUI-64, NGUID, NAA), or None.
         backing_file: the image of a loop device.
     """
 
@@ -62,18 +62,18 @@ class Device:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ExtentMap:
-    """Where the bytes of n files are, in m extents, as columns.
+    """The locations of the bytes of n files, in m extents, as columns.
 
-    Files are in the order of the bmap.json. `bmap_tools create` writes those in the root first,
+    Files are in the order of the bmap.json. `bmap_tools create` writes files in the root first,
     then class directory by class directory, both in byte order of their names.
 
     Attributes:
-        root: absolute path of the directory that names are relative to.
-        created: when the map was made, ISO 8601, UTC.
-        file_system: the file system that holds the files.
-        device: the block device that holds the file system.
+        root: absolute path of the directory; names are relative to the root.
+        created: the time of creation, ISO 8601, UTC.
+        file_system: the file system of the files.
+        device: the block device of the file system.
         directories: names of all directories directly in the root, empty ones included, in byte
-            order; a link to a directory counts. Their indices are the labels that DALI assigns.
+            order; a link to a directory counts. Their indices are DALI's labels.
         names: all names, one after another, without separators.
         name_offsets: int64[n + 1]; file i is `names[name_offsets[i]:name_offsets[i + 1]]`.
         sizes: int64[n], bytes, exact.
@@ -83,11 +83,12 @@ class ExtentMap:
         extent_offsets: int64[n + 1]; file i has the extents
             `extents[extent_offsets[i]:extent_offsets[i + 1]]`.
         extents: int64[m, 3], bytes: logical (offset in the file), physical (offset on the device,
-            or UNWRITTEN), length. Those of a file are sorted by `logical` and do not overlap. What
-            no extent covers is a hole and reads as zeros. The last extent ends with a block of the
-            file system, so usually beyond the file's size. Space that is reserved beyond that block
-            is an unwritten extent as well.
-        unmapped: index of a file -> why it has no extents and must be read as a file.
+            or UNWRITTEN), length. The extents of a file are sorted by `logical` and do not overlap.
+            Gaps are holes, which read as zeros. The last extent ends with a block of the file
+            system, so usually beyond the file's size. Space reserved beyond this block is an
+            unwritten extent as well.
+        unmapped: index of a file -> the reason why no extents are stored, so that the file must be
+            read as a file.
     """
 
     root: bytes
@@ -114,14 +115,14 @@ class ExtentMap:
 
 
 def csr_offsets(counts: IntArray | Sequence[int]) -> IntArray:
-    """Where the rows of each of n owners begin, and the last ones end: int64[n + 1]."""
+    """Compute the offsets of the rows of n owners, and of the end: int64[n + 1]."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
 
 
 def csr_rows(starts: IntArray, counts: IntArray) -> IntArray:
-    """The row indices of some owners: `counts[0]` from `starts[0]` on, and so forth: int64[m]."""
+    """List the rows of some owners: `counts[0]` from `starts[0]` on, and so forth: int64[m]."""
     ends = np.cumsum(counts)
     return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
 
@@ -129,10 +130,10 @@ def csr_rows(starts: IntArray, counts: IntArray) -> IntArray:
 def without_reserved(
     extents: IntArray, counts: IntArray, sizes: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The extents that hold bytes of their files, without space reserved beyond their ends.
+    """Leave out extents of space reserved beyond the ends of files.
 
-    Takes and returns the extents, int64[m, 3] as in an ExtentMap, and the number of them for each
-    file, int64[n]. `sizes` are those of the files, int64[n], bytes.
+    The arguments and the result are extents, int64[m, 3] as in an ExtentMap, and their number for
+    each file, int64[n]. `sizes` are the sizes of the files, int64[n], bytes.
     """
     file = np.repeat(np.arange(len(counts)), counts)
     inside = extents[:, 0] < sizes[file]

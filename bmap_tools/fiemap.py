@@ -1,6 +1,6 @@
-"""Where on its device a file's data is: the FIEMAP ioctl, for one file or for many.
+"""The FIEMAP ioctl: the locations of a file's data on its device, for one file or for many.
 
-The layouts and flags are those of <linux/fiemap.h>, the same on every machine; the kernel's
+The layouts and flags are from <linux/fiemap.h>, the same on every machine; the kernel's
 Documentation/filesystems/fiemap.rst explains them.
 """
 
@@ -17,22 +17,22 @@ import numpy.typing as npt
 from .extent_map import UNWRITTEN, IntArray
 
 RawExtent: TypeAlias = tuple[int, int, int, int]
-"""An extent as the kernel reports it: logical, physical and length in bytes, and its flags."""
+"""An extent in the form of the kernel: logical, physical and length in bytes, and its flags."""
 Extent: TypeAlias = tuple[int, int, int]
-"""An extent as a map stores it: logical, physical (or UNWRITTEN) and length, in bytes."""
+"""An extent in the form of a map: logical, physical (or UNWRITTEN) and length, in bytes."""
 
 _IOCTL = 0xC020660B  # FS_IOC_FIEMAP: _IOWR('f', 11, struct fiemap)
 _HEADER = struct.Struct("=QQIIII")  # struct fiemap: start, length, flags, mapped, count, reserved
 _EXTENT = struct.Struct("=QQQ16xI12x")  # struct fiemap_extent: logical, physical, length, flags
 _TO_THE_END = 2**64 - 1  # FIEMAP_MAX_OFFSET
-_SYNC = 0x1  # FIEMAP_FLAG_SYNC: write the file's data first, so that it has an address
+_SYNC = 0x1  # FIEMAP_FLAG_SYNC: write the file's data first, to give all data an address
 _LAST = 0x1
 _IS_UNWRITTEN = 0x800
-_HARMLESS = _LAST | 0x1000 | 0x2000  # MERGED and SHARED do not say where the data is
+_HARMLESS = _LAST | 0x1000 | 0x2000  # MERGED and SHARED do not affect the location of the data
 
-_BATCH_ROOM = 2  # extents per file: enough to see one, and that there is no other
+_BATCH_ROOM = 2  # extents per file: enough to distinguish one from several
 _BATCH_WORDS = (_HEADER.size + _BATCH_ROOM * _EXTENT.size) // 8
-# PyDLL keeps the interpreter lock: to release it for so short a call costs more than the call.
+# PyDLL keeps the interpreter lock: a release for so short a call costs more than the call.
 _ioctl = ctypes.PyDLL(None).ioctl
 _ioctl_without_gil = ctypes.CDLL(None).ioctl
 _ioctl.argtypes = _ioctl_without_gil.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p]
@@ -59,12 +59,12 @@ NO_ANSWERS: IntArray = np.empty((0, _BUFFER_WORDS), "<i8")
 
 
 def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
-    """All extents of an open file, in the order of their logical offsets.
+    """Query all extents of an open file, in the order of their logical offsets.
 
-    `sync` has the file's data written first.
+    With `sync`, the file's data is written first.
 
     Raises:
-        OSError: the file system does not support it (EOPNOTSUPP, ENOTTY), or failed.
+        OSError: the file system does not support FIEMAP (EOPNOTSUPP, ENOTTY), or failed.
     """
     pages = _pages(fd, _TO_THE_END, _SYNC if sync else 0)
     return [extent for page in pages for extent in _extents(page)]
@@ -73,17 +73,17 @@ def raw_extents(fd: int, *, sync: bool = True) -> list[RawExtent]:
 def single_extents(
     fds: Sequence[int], sizes: IntArray, block_size: int
 ) -> tuple[IntArray, IntArray]:
-    """The extents of many open files that have at most one each: one fast system call per file.
+    """Query the extents of many open files with at most one each: one fast system call per file.
 
-    The calls keep the interpreter lock, so leave out files that are known to have many extents:
-    the kernel may read those from the disk. Data still in memory is not written first. `sizes`,
-    int64[n], and `block_size`, that of the file system, are in bytes.
+    The calls keep the interpreter lock, so leave out files known to have many extents: the kernel
+    may read these from the disk. Data still in memory is not written first. `sizes`, int64[n], and
+    `block_size` of the file system are in bytes.
 
     Returns:
-        counts: int64[n], 0 or 1; -1 where `raw_extents()` is needed: the file has several extents,
-            or one that is not plain (unwritten, inline ...), or the call failed.
-        extents: int64[n, 3]: logical, physical and length in bytes, which ends with the last block
-            of the file; only valid where the count is 1.
+        counts: int64[n], 0 or 1; -1 if `raw_extents()` is needed: the file has several extents, or
+            a special one (unwritten, inline ...), or the call failed.
+        extents: int64[n, 3]: logical, physical and length in bytes, up to the end of the file's
+            last block; only valid where the count is 1.
     """
     # struct fiemap and its extents as 64-bit words, two fields of 32 bits in one, the lower first:
     # start, length, (flags, mapped), (count, reserved);
@@ -102,24 +102,24 @@ def single_extents(
 
 
 def answers(fd: int, end: int) -> IntArray:
-    """What the kernel says of an open file up to `end` (bytes): int64[n, words], as it is.
+    """Query the kernel's raw answers about an open file up to `end` (bytes): int64[n, words].
 
-    Each row is about the next 17 extents: a struct fiemap with them, as in `single_extents()`. Word
-    0 is where in the file they begin, word 1 how many bytes were asked about. Data still in memory
-    is not written first. The errors are those of `raw_extents()`.
+    Each row is a struct fiemap with the next 17 extents, as in `single_extents()`. Word 0 is their
+    start in the file, word 1 the length of the queried range in bytes. Data still in memory is not
+    written first. Raises as `raw_extents()`.
     """
     return np.frombuffer(b"".join(_pages(fd, end, 0)), "<i8").reshape(-1, _BUFFER_WORDS)
 
 
 def extents_in(answers: IntArray) -> list[RawExtent]:
-    """The extents in answers that follow each other."""
+    """Unpack the extents in successive answers."""
     return [extent for page in answers for extent in _extents(page.data)]
 
 
 def hold(fds: Sequence[int], answers: IntArray, *, keep_lock: bool) -> npt.NDArray[np.bool_]:
-    """bool[n]: which of n answers about open files the kernel would give again.
+    """Repeat n queries about open files; return bool[n], true for unchanged answers.
 
-    1 us each. `keep_lock` keeps the interpreter lock, see `single_extents()`.
+    Needs 1 us each. `keep_lock` keeps the interpreter lock, see `single_extents()`.
     """
     now = np.zeros(answers.shape, "<i8")
     now[:, :2], now[:, 3] = answers[:, :2], answers[:, 3]
@@ -131,7 +131,7 @@ def hold(fds: Sequence[int], answers: IntArray, *, keep_lock: bool) -> npt.NDArr
 
 
 def _pages(fd: int, end: int, flags: int) -> Iterator[bytearray]:
-    """The answers of the kernel, until there are no more extents before `end`."""
+    """Iterate over the kernel's answers, until there are no more extents before `end`."""
     start = 0
     while start < end:
         page = bytearray(_BUFFER_BYTES)
@@ -150,11 +150,11 @@ def _extents(page: bytearray | memoryview) -> list[RawExtent]:
 
 
 def usable_extents(raw: Iterable[RawExtent], size: int, block_size: int) -> list[Extent] | str:
-    """The extents of a file as a map stores them, or the reason why it cannot be mapped.
+    """Convert the extents of a file to the form of a map, or return why the file has none.
 
-    Space reserved beyond the file's last block counts as unwritten, whatever is there. Neighbours
-    are merged if both their logical and their physical ranges are adjacent.
-    `raw` are all extents of the file, in the order of their logical offsets.
+    Space reserved beyond the file's last block counts as unwritten in any case. Neighbours are
+    merged if both their logical and their physical ranges are adjacent. `raw` are all extents of
+    the file, in the order of their logical offsets.
     """
     end = -(-size // block_size) * block_size
     merged: list[Extent] = []

@@ -1,6 +1,6 @@
-"""The file system of a directory: how it is mounted, its UUID, and whether it can be mapped.
+"""The file system of a directory: its mount, its UUID, and its support for maps.
 
-Sources: proc_pid_mountinfo(5); <linux/fs.h>; the superblocks as in the kernel's
+Sources: proc_pid_mountinfo(5); <linux/fs.h>; for the superblocks, the kernel's
 Documentation/filesystems/ext4/super.rst and fs/xfs/libxfs/xfs_format.h.
 """
 
@@ -18,11 +18,11 @@ from .device import UnsupportedStorage
 from .extent_map import Device, FileSystem
 
 SUPERBLOCK_BYTES = 4096
-"""The length of the beginning of a file system that identifies it."""
+"""Bytes at the beginning of a file system that are enough to identify it."""
 
 _GETFSUUID = 0x80111500  # FS_IOC_GETFSUUID: _IOR(0x15, 0, struct fsuuid2 {u8 len; u8 uuid[16]})
 _SUPPORTED = ("ext2", "ext3", "ext4", "xfs")
-_IN_MEMORY = "is in memory, on no block device"
+_IN_MEMORY = "is in memory, not on a block device"
 _NETWORK = "is a network file system, its blocks are on another machine"
 _VIRTUAL = "belongs to the host of this virtual machine"
 _UNSUPPORTED = {
@@ -38,18 +38,18 @@ _UNSUPPORTED = {
 
 
 class Mount(NamedTuple):
-    """A mounted file system: its type and its options other than defaults, as in mountinfo."""
+    """A mounted file system: its type and its options except defaults, as in mountinfo."""
 
     type: str
     options: str
 
 
 def find(directory: str | bytes | os.PathLike[str]) -> tuple[FileSystem, Device]:
-    """The file system of a directory, and the block device of that.
+    """Find the file system of a directory, and the block device below.
 
     Raises:
-        UnsupportedStorage: extents cannot be read from a plain block device; says why.
-        OSError: there is no such directory, or it cannot be opened.
+        UnsupportedStorage: extents cannot be read from a plain block device; names the reason.
+        OSError: the directory is missing or cannot be opened.
     """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -60,8 +60,8 @@ def find(directory: str | bytes | os.PathLike[str]) -> tuple[FileSystem, Device]
         found = device.of_sysfs(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
         if _journals_data(mount, os.path.basename(found.path)):
             raise UnsupportedStorage(
-                f"{os.fsdecode(directory)} is mounted with data=journal: new data is in the "
-                "journal first, and not where the extents say; mount it with data=ordered"
+                f"{os.fsdecode(directory)} is mounted with data=journal: new data goes to the "
+                "journal first, not to its extents; mount it with data=ordered"
             )
         identity = _uuid(fd) or _uuid_of_device(found.path)
         return FileSystem(mount.type, identity, os.fstatvfs(fd).f_frsize), found
@@ -70,7 +70,7 @@ def find(directory: str | bytes | os.PathLike[str]) -> tuple[FileSystem, Device]
 
 
 def mount_of(fd: int) -> Mount:
-    """The mount through which an open file was reached; O_PATH is enough.
+    """Find the mount through which an open file was reached; O_PATH is enough.
 
     Raises:
         OSError: /proc does not list the mount (a container may not see it).
@@ -83,17 +83,17 @@ def mount_of(fd: int) -> Mount:
                 kind, _, options = line.rstrip("\n").partition(" - ")[2].split(" ", 2)
                 return Mount(kind, options)
     raise FileNotFoundError(
-        errno.ENOENT, "no line for the mount of the directory", "/proc/self/mountinfo"
+        errno.ENOENT, "the mount of the directory is not listed", "/proc/self/mountinfo"
     )
 
 
 def unsupported_reason(mount: Mount) -> str | None:
-    """Why no file of this type of file system can be read by its extents; None if they can."""
+    """The reason why this type of file system cannot be read by extents; None if it can."""
     if mount.type in _SUPPORTED:
         return None
     default = "is an unknown type of file system"
     if mount.type.startswith("fuse"):
-        default = "is a user-space file system (FUSE), and only its program knows where data is"
+        default = "is a user-space file system (FUSE), and only its program can locate data"
     return (
         f"{mount.type} {_UNSUPPORTED.get(mount.type, default)}; "
         "extents can be read from ext2, ext3, ext4 and XFS"
@@ -101,9 +101,9 @@ def unsupported_reason(mount: Mount) -> str | None:
 
 
 def _journals_data(mount: Mount, device_name: str) -> bool:
-    """Whether new data goes to the journal first: ext3 or ext4 with data=journal."""
+    """Test if new data goes to the journal first: ext3 or ext4 with data=journal."""
     options = mount.options.split(",")
-    # mountinfo omits what the superblock makes the default (tune2fs -o journal_data).
+    # mountinfo omits defaults set in the superblock (tune2fs -o journal_data).
     # The old ext2 driver has no such file, and no journal.
     with suppress(FileNotFoundError), open(f"/proc/fs/ext4/{device_name}/options") as file:
         options += file.read().split()
@@ -111,7 +111,7 @@ def _journals_data(mount: Mount, device_name: str) -> bool:
 
 
 def _uuid(fd: int) -> str | None:
-    """The UUID of the file system of an open file; None before Linux 6.9."""
+    """Query the UUID of the file system of an open file; None before Linux 6.9."""
     answer = bytearray(17)
     try:
         fcntl.ioctl(fd, _GETFSUUID, answer)
@@ -134,20 +134,20 @@ def _uuid_of_device(path: str) -> str:
 
 
 def superblock(fd: int, offset: int = 0) -> tuple[str, str]:
-    """The file system on an open device or image: its family, "ext" or "xfs", and its UUID.
+    """Read the superblock on an open device or image: family, "ext" or "xfs", and UUID.
 
-    `offset` is where it begins, bytes; a multiple of the logical block size.
+    The file system begins at `offset` (bytes), a multiple of the logical block size.
 
     Raises:
         UnsupportedStorage: there is no such file system.
-        OSError: it cannot be read.
+        OSError: the superblock cannot be read.
     """
     with mmap.mmap(-1, SUPERBLOCK_BYTES) as block:  # O_DIRECT needs aligned memory
         return identify(block[: os.preadv(fd, [block], offset)], offset)
 
 
 def identify(head: bytes, offset: int) -> tuple[str, str]:
-    """As `superblock()`, from the first SUPERBLOCK_BYTES, which were read at `offset`."""
+    """Identify as `superblock()`, from the first SUPERBLOCK_BYTES, read at `offset`."""
     if len(head) == SUPERBLOCK_BYTES and head[:4] == b"XFSB":
         return "xfs", str(uuid.UUID(bytes=head[32:48]))
     if len(head) == SUPERBLOCK_BYTES and head[1024 + 0x38 : 1024 + 0x3A] == b"\x53\xef":

@@ -24,9 +24,9 @@ _ROWS_PER_GROUP = 128
 
 
 def load(path: PathLike) -> ExtentMap:
-    """Read a map. A million files take about 3 s and 220 MiB.
+    """Read a map. A million files need about 3 s and 220 MiB.
 
-    The map has been checked as far as this is possible without the device: see docs/bmap.md.
+    The map is checked as far as possible without the device: see docs/bmap.md.
 
     Raises:
         MapFormatError: the file is not a map, or is inconsistent or damaged.
@@ -44,7 +44,7 @@ def load(path: PathLike) -> ExtentMap:
 def save(extent_map: ExtentMap, path: PathLike) -> None:
     """Write a map to a temporary file beside `path` and rename it: all or nothing.
 
-    If `path` is a symbolic link, its target is replaced and the link stays.
+    For a symbolic link `path`, its target is replaced and the link stays.
 
     Raises:
         MapFormatError: load() would refuse this map.
@@ -63,9 +63,9 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
 
 
 def digest(extent_map: ExtentMap) -> str:
-    """BLAKE2b (RFC 7693) of everything that a reader relies on, 32 hexadecimal digits.
+    """Compute the BLAKE2b (RFC 7693) of all data that readers need, 32 hexadecimal digits.
 
-    It detects damage and edits, not malice. docs/bmap.md defines it.
+    The digest detects damage and edits, not malice. docs/bmap.md has the definition.
     """
     header = _described(extent_map) | {"unmapped": sorted(extent_map.unmapped.items())}
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
@@ -89,7 +89,7 @@ def _named(path: PathLike) -> Iterator[None]:
 
 
 def _described(extent_map: ExtentMap) -> dict[str, Any]:
-    """The members that say what was mapped, in the order in which they are written."""
+    """The members that describe the mapped data, in the order of the file."""
     return {
         "created": extent_map.created,
         "root": to_text([extent_map.root])[0],
@@ -104,7 +104,7 @@ def _read(header: dict[str, Any], groups: Iterable[list[Any]]) -> ExtentMap:
     for name, known in _KNOWN.items():  # first, because in another version all the rest may differ
         value = members[name]
         if type(value) is not type(known) or value != known:  # True == 1
-            raise members.error(name, f"{known!r}, the only one known here")
+            raise members.error(name, f"{known!r}, the only supported value")
     columns = Columns()
     for rows in groups:
         if rows:

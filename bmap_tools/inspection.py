@@ -1,4 +1,4 @@
-"""What a single file is, and where its data is."""
+"""Inspection of single files: status, extents, and reasons not to map a file."""
 
 import fcntl
 import os
@@ -16,19 +16,19 @@ Status: TypeAlias = tuple[int, int, int, int]
 """Size (bytes), inode, mtime and ctime (ns) of a file."""
 UNKNOWN_STATUS: Status = (0, 0, 0, 0)
 Outcome: TypeAlias = list[Extent] | str
-"""A file's extents, or why it has none."""
+"""A file's extents, or the reason why there are none."""
 Inspected: TypeAlias = tuple[Status, Outcome]
 KEPT_CHANGING = "it kept changing while it was mapped"
 
 TICK_NS = 50_000_000
-"""A file that changed less than this before it was inspected may change again without a trace.
+"""A file that changed less than this before its inspection may change again without a trace.
 
-The kernel takes time stamps from a clock that advances every 10 ms or more often.
+The kernel's clock for time stamps advances every 10 ms or more often.
 """
 _SECOND_NS = 1_000_000_000
 
-# O_NONBLOCK: a FIFO may have replaced the file since the directory was listed. The access time
-# stays as it is: neither opening a file nor FIEMAP changes it.
+# O_NONBLOCK: a FIFO may have replaced the file since the directory was listed. Neither opening a
+# file nor FIEMAP changes the access time.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _LATEST_NS = 2**63 - 1
 
@@ -37,7 +37,7 @@ _GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS: _IOR('f', 1, long), though the kernel
 _FSGETXATTR = 0x801C581F  # FS_IOC_FSGETXATTR: _IOR('X', 31, struct fsxattr), whose flags are first
 _FSXATTR_BYTES = 28
 _EXT = {  # FS_*_FL
-    0x4000: "new data of it goes to the journal first (chattr +j)",  # FS_JOURNAL_DATA_FL
+    0x4000: "its new data goes to the journal first (chattr +j)",  # FS_JOURNAL_DATA_FL
     0x800: "its data is encrypted on the device",  # FS_ENCRYPT_FL
     0x4: "its data is compressed on the device",  # FS_COMPR_FL
 }
@@ -45,9 +45,9 @@ _XFS = {0x1: "its data is on the real-time device"}  # FS_XFLAG_REALTIME
 
 
 def inspect(name: bytes, directory: int, device: int, file_system: FileSystem) -> Inspected:
-    """Inspect a file of an open directory. The outcome is KEPT_CHANGING if it changed meanwhile.
+    """Inspect a file of an open directory. The outcome is KEPT_CHANGING after a change meanwhile.
 
-    A file that is not on `device` (an st_dev), that of the file system, is not mapped.
+    A file outside of `device` (the st_dev of the file system) is not mapped.
     """
     try:
         fd = os.open(name, _FLAGS, dir_fd=directory)
@@ -80,10 +80,10 @@ def _outcome(fd: int, status: os.stat_result, device: int, file_system: FileSyst
 
 
 def unsupported_attribute(fd: int, file_system: str) -> str | None:
-    """Why an open file's data cannot be read by its extents although FIEMAP shows nothing unusual.
+    """The reason why an open file cannot be read by its extents, if not visible to FIEMAP; or None.
 
-    ext4 reports the extents of an encrypted or journaled file like those of any other, XFS those of
-    a real-time file as if they were on the same device.
+    ext4 reports extents of an encrypted or journaled file like any other, XFS extents of a
+    real-time file as if on the same device.
 
     Raises:
         OSError: the file system does not report attributes.
@@ -96,7 +96,7 @@ def unsupported_attribute(fd: int, file_system: str) -> str | None:
 
 
 def settling_ns(ctime_ns: int) -> int:
-    """How long after its ctime a file may still change without a trace.
+    """The time after its ctime in which a file may still change without a trace.
 
     Inodes of 128 bytes, as in ext2 and ext3, have whole seconds only.
     """
@@ -104,7 +104,7 @@ def settling_ns(ctime_ns: int) -> int:
 
 
 def inspect_unopened(name: bytes, directory: int) -> Inspected:
-    """As `inspect()`, for a special file, which must not be opened and is never mapped."""
+    """Inspect, as `inspect()`, a special file, which must not be opened and is never mapped."""
     try:
         return _status(os.stat(name, dir_fd=directory)), "it is not a regular file"
     except OSError as error:

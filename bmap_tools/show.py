@@ -19,7 +19,7 @@ def run(path: str, *, name: str | None = None) -> int:
     Returns the exit status, 0.
 
     Raises:
-        BadInputError: there is no such file in the map.
+        BadInputError: the map has no such file.
         MapFormatError, OSError: the map cannot be read.
     """
     extent_map = load(path)

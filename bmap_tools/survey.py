@@ -1,4 +1,4 @@
-"""The status and the extents of many files, as they are now."""
+"""Survey of the current status and extents of many files."""
 
 import os
 import time
@@ -21,19 +21,19 @@ from .walk import Folder
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_FILES_PER_TASK = 256  # what a thread does before it checks whether it should end
+_FILES_PER_TASK = 256  # between two checks of a thread for the end
 _ATTEMPTS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """The status and the extents of n files, in the order in which they were listed.
+    """The status and the extents of n files, in the order of their list.
 
     Attributes:
         status: int64[n, 4]: size (bytes), inode, mtime and ctime (ns); all 0 if unknown.
         counts: int64[n], the number of extents of each file.
         extents: int64[m, 3]: logical, physical and length in bytes, as in an ExtentMap.
-        unmapped: index of a file -> why it has no extents.
+        unmapped: index of a file -> the reason why there are no extents.
     """
 
     status: IntArray
@@ -45,7 +45,7 @@ class Survey:
 def survey(
     folders: Sequence[Folder], root: bytes, file_system: FileSystem, threads: int, tick: Tick
 ) -> Survey:
-    """Inspect files below `root` in several threads; those on another file system are not mapped.
+    """Inspect files below `root` in several threads; files on other file systems are not mapped.
 
     `tick` is called in the caller's thread. After an interrupt no thread is running any more.
     """
@@ -72,7 +72,7 @@ def survey(
 
 
 def _tasks(folders: Sequence[Folder]) -> Iterator[list[Folder]]:
-    """The same files in tasks of about `_FILES_PER_TASK`: parts of a folder, or many folders."""
+    """Divide files into tasks of about `_FILES_PER_TASK`: parts of a folder, or many folders."""
     task: list[Folder] = []
     files = 0
     for folder in folders:
@@ -106,7 +106,7 @@ def _inspect_task(
 def _inspect_folder(
     folder: Folder, directory: int, device: int, file_system: FileSystem
 ) -> list[Inspected]:
-    """Inspect its files, and inspect those again that change meanwhile."""
+    """Inspect the files of a folder, and repeat this for files that change meanwhile."""
 
     def look(name: bytes) -> Inspected:
         if name in folder.special:
@@ -129,10 +129,10 @@ def _inspect_folder(
 def in_threads(
     threads: int, function: Callable[[Task], Result], tasks: Iterable[Task]
 ) -> Iterator[Iterator[Result]]:
-    """The results of `function` for all tasks, in order.
+    """Iterate over the results of `function` for all tasks, in order.
 
-    No thread is running any more when the block is left. An exception, such as an interrupt, waits
-    only for the tasks that are running, and cancels the others.
+    No thread is running any more after the block. An exception, such as an interrupt, waits only
+    for running tasks, and cancels the others.
     """
     with ThreadPoolExecutor(threads) as pool:
         try:

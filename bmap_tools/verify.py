@@ -1,4 +1,4 @@
-"""`python -m bmap_tools verify`: compare a map with its files as they are now."""
+"""`python -m bmap_tools verify`: compare a map with the current files."""
 
 import os
 import shlex
@@ -30,11 +30,11 @@ def run(
 
     Both are needed: defragmenting a file moves its data and leaves no trace in its status.
 
-    The files are in `root`, or else where they were. `sample` and `seed` choose that many files at
-    random. `compare_bytes` also compares their bytes with those at `uri`: the device, its disk or
-    an image of one of them; None is the device that the files are on now.
+    The files are in `root`, or else in the mapped root. `sample` and `seed` choose so many files at
+    random. `compare_bytes` also compares their bytes with `uri`: the device, its disk or an image
+    of one of them; None is the current device of the files.
 
-    Returns the exit status: 0 if all files are as mapped, else 1.
+    Returns the exit status: 0 if all files match the map, else 1.
 
     Raises:
         BadInputError, UnsupportedStorage, MapFormatError, OSError: the comparison was not possible.
@@ -71,7 +71,7 @@ def run(
 
 
 def _device_changes(extent_map: ExtentMap, found: FileSystem, device: Device) -> Iterator[str]:
-    """How a device differs from the mapped one. Its name may: each boot numbers devices anew."""
+    """List differences to the mapped device. The name may differ: each boot renumbers devices."""
     for what, was, now in (
         ("file system", extent_map.file_system.type, found.type),
         ("UUID of the file system", extent_map.file_system.uuid, found.uuid),
@@ -87,7 +87,7 @@ def _device_changes(extent_map: ExtentMap, found: FileSystem, device: Device) ->
 
 
 def _file_changes(extent_map: ExtentMap, files: IntArray, now: Survey) -> dict[int, str]:
-    """Index of a file -> how it differs from the map, for those of `files` that do."""
+    """Collect the files that differ from the map: index of a file -> the differences."""
     times = extent_map.mtimes_ns, extent_map.ctimes_ns
     was = np.stack((extent_map.sizes, extent_map.inodes, *times), axis=1)[files]
     moved = _moved(extent_map, files, now)
@@ -107,9 +107,9 @@ def _file_changes(extent_map: ExtentMap, files: IntArray, now: Survey) -> dict[i
 
 
 def _moved(extent_map: ExtentMap, files: IntArray, now: Survey) -> npt.NDArray[np.bool_]:
-    """Which files have other extents than in the map, or cannot be mapped any more: bool[k].
+    """bool[k]: true for files with other extents than in the map, or no longer mappable.
 
-    Space reserved beyond the end of a file is ignored: XFS may release it at any time.
+    Space reserved beyond the end of a file is ignored: XFS may release this at any time.
     """
     sizes, starts = extent_map.sizes[files], extent_map.extent_offsets[files]
     counts = extent_map.extent_offsets[files + 1] - starts

@@ -1,4 +1,4 @@
-"""The files below a directory, in the order in which a map lists them."""
+"""Listing of the files below a directory, in the order of a map."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Folder:
 
     Attributes:
         prefix: the directory's path from the root, with a slash at the end; empty for the root.
-        names: of the files, in byte order, separated by NUL: one object per file takes too much
-            memory.
-        special: those that must not be opened, because opening a FIFO wakes up its writer.
+        names: of the files, in byte order, separated by NUL: one object per file would need too
+            much memory.
+        special: names of files that must not be opened: opening a FIFO wakes up its writer.
     """
 
     prefix: bytes
@@ -33,7 +33,7 @@ class Folder:
         return self.names.split(b"\0")
 
     def parts(self, length: int) -> Iterator[Folder]:
-        """The same files in folders of at most `length`."""
+        """Divide the folder into folders of at most `length` files."""
         names = self.split()
         for start in range(0, len(names), length):
             part = names[start : start + length]
@@ -45,10 +45,10 @@ class Walk:
     """The files and directories below a root.
 
     Attributes:
-        folders: the directories that have files. Each is followed by its sub-directories, in byte
-            order of their names.
+        folders: the directories with files, each followed by its sub-directories, in byte order of
+            their names.
         directories: the names of all directories directly in the root, in byte order.
-        unreadable: directory -> why it could not be listed.
+        unreadable: directory -> the error when listing.
     """
 
     folders: list[Folder] = field(default_factory=list)
@@ -57,11 +57,11 @@ class Walk:
 
 
 def walk(root: bytes, *, without: bytes | None = None) -> Walk:
-    """Find all files below a directory, except the one with the path `without`.
+    """Find all files below a directory, except the file at the path `without`.
 
     Links to directories are followed, except in a cycle. A directory directly in the root is always
-    listed, even if it is a link to the root: its files are the samples of a class. FIFOs, sockets
-    and devices are not samples and are omitted. Links to them are included as special files.
+    listed, even a link to the root: its files are the samples of a class. FIFOs, sockets and
+    devices are not samples and are omitted. Links to them are included as special files.
 
     Raises:
         OSError: the root itself cannot be listed.
@@ -94,7 +94,7 @@ def walk(root: bytes, *, without: bytes | None = None) -> Walk:
 
 
 def folders(names: Iterable[bytes], special: frozenset[bytes] = frozenset()) -> list[Folder]:
-    """The folders of known files: paths from the root, in the order of a map."""
+    """Group known files, paths from the root in the order of a map, into folders."""
     found = []
     for prefix, group in groupby(names, lambda name: name[: name.rfind(b"/") + 1]):
         own = [name[len(prefix) :] for name in group]
@@ -104,7 +104,7 @@ def folders(names: Iterable[bytes], special: frozenset[bytes] = frozenset()) -> 
 
 
 def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """The names of its files, of the special ones among them, and of its sub-directories."""
+    """List the names of a directory's files, of special ones among them, and of sub-directories."""
     names, special, directories = [], [], []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -112,7 +112,7 @@ def _list(directory: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
                 names.append(entry.name)
             elif entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path):
                 directories.append(entry.name)
-            elif entry.is_symlink():  # to a special file, for example, which itself is no sample
+            elif entry.is_symlink():  # for example to a special file, which itself is not a sample
                 names.append(entry.name)
                 if not os.path.isfile(entry.path):
                     special.append(entry.name)

@@ -1,1 +1,1 @@
-"""Samples by the extents of a map: found, planned, checked, whoever reads them."""
+"""Samples as the extents of a map: lookup, read plans and checks, for any engine that reads."""

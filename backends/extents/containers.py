@@ -1,9 +1,9 @@
-"""Whether containers, of which ranges are read, are still as they were mapped.
+"""Comparison of containers, files from which ranges are read, with their map.
 
-A container may have thousands of extents, and a batch needs few of them. When it is first used, all
-of its extents are compared with the map, and the kernel's answers are kept, each about 17 extents.
-From then on the kernel is asked again only what concerns the spans that were read. If an answer is
-another one, all of the extents are compared again.
+A container may have thousands of extents, and a batch needs few of them. At the first use, all
+extents of a container are compared with the map, and the kernel's answers are kept, each about 17
+extents. Later, the kernel is asked again only about the spans just read. If an answer differs, all
+extents are compared again.
 """
 
 import os
@@ -27,7 +27,7 @@ _STATE = [4, 5, 12, 13, 14, 15]  # inode, size, ctime, mtime: words of 8 bytes i
 
 
 class MappedContainers:
-    """Compares the containers of a catalog with their map. Those used last stay open."""
+    """Compares the containers of a catalog with their map; keeps recently used ones open."""
 
     def __init__(
         self,
@@ -37,28 +37,28 @@ class MappedContainers:
         files: IntArray,
         lanes: int,
     ) -> None:
-        """`files` is the file of the map that each file of the catalog is."""
+        """Open nothing yet; `files`, int64[n], has the map's file for each file of the catalog."""
         self._catalog = catalog
         self._freshness = freshness
         self._files = files
         self._containers = Containers(catalog, SampleFiles(catalog, direct=False), lanes)
         sizes, block = loaded.map.sizes[files], loaded.map.file_system.block_size
-        self._ends = -(-sizes // block) * block  # what is reserved behind does not matter
+        self._ends = -(-sizes // block) * block  # space reserved beyond this end is ignored
         times = np.divmod((loaded.map.ctimes_ns[files], loaded.map.mtimes_ns[files]), 10**9)
         parts = loaded.map.inodes[files], sizes, times[0][0], times[1][0], times[0][1], times[1][1]
         self._states = np.stack(parts, axis=1)
         self._answers: dict[int, IntArray] = {}  # by file of the catalog
-        for file in catalog.guards or ():  # what a mapping has written may be in memory only
+        for file in catalog.guards or ():  # bytes written through a mapping may be in memory only
             path = catalog.file_path(file)
             with freshness.missing_is_stale(), open(path, "rb", buffering=0) as opened:
                 os.fdatasync(opened.fileno())
 
     def check(self, spans: Spans, lane: int) -> None:
-        """Refuse the files of `spans` that differ from the map, the first of the batch.
+        """Refuse files of `spans` that differ from the map; the error names the batch's first.
 
         Raises:
             StaleMapError: a container differs.
-            ContainerChangedError: it lacks a guard.
+            ContainerChangedError: a container lacks a guard.
             OSError: the state of a container cannot be read; names its path.
         """
         used = files = list(dict.fromkeys(spans.files[spans.slots.argsort()].tolist()))

@@ -1,4 +1,4 @@
-"""The device or image that holds a mapped file system: found, opened, compared with the map."""
+"""Lookup of the device or image with a mapped file system, and its comparison with the map."""
 
 import os
 import stat
@@ -22,13 +22,13 @@ class MappedDevice(Protocol):
 
     @property
     def storage(self) -> Storage:
-        """What it is."""
+        """Properties of the device or image."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Bytes from `offset`; both are multiples of the alignment."""
+        """Read `nbytes` from `offset`; both are multiples of the alignment."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the device or image."""
 
 
 Opened = TypeVar("Opened", bound=MappedDevice)
@@ -37,10 +37,10 @@ Opened = TypeVar("Opened", bound=MappedDevice)
 def open_mapped(
     uri: PathLike | None, loaded: LoadedMap, root: bytes, opener: Callable[[str], Opened]
 ) -> tuple[Opened, int]:
-    """Open what holds the mapped file system; return it and where the file system starts (bytes).
+    """Open the device with the mapped file system; also return where that starts (bytes).
 
     `uri` is the path of a device or image; None: try the likely ones, and raise the error of the
-    first if none is right. `root` is a directory in the file system, if that is mounted.
+    first if none is right. `root` is a directory of the file system, where mounted.
     """
     refusals: list[Exception] = []
     for path in _likely_paths(loaded.map, root) if uri is None else [_path_of(uri)]:
@@ -73,7 +73,7 @@ def locate(source: MappedDevice, loaded: LoadedMap) -> int:
 
 
 def _require_same_device(storage: Storage, loaded: LoadedMap) -> int:
-    """Where the file system begins on the storage, in bytes."""
+    """Return where the file system starts on the storage (bytes), or refuse another device."""
     there = loaded.map.device
     wwids = storage.wwids
     if storage.may_have_uuid and (there.wwid or "").startswith("uuid."):
@@ -88,11 +88,11 @@ def _require_same_device(storage: Storage, loaded: LoadedMap) -> int:
         if known and then is not None and then not in known:
             now = " or ".join(map(str, known))
             raise loaded.other_device(storage.path, f"its {name} is {now} and was {then}")
-    # The whole disk, or what the file system was mounted from. An image may have an odd end.
+    # The whole disk, or the device of the file system. An image may have an odd end.
     starts = {there.disk_size: there.start, there.size: 0}
     start = starts.get(storage.size // _SECTOR * _SECTOR)
     if start is None:
-        mapped = f"the mapped one {there.size}, its disk {there.disk_size}"
+        mapped = f"the mapped device {there.size}, its disk {there.disk_size}"
         raise loaded.other_device(storage.path, f"it has {storage.size} bytes, {mapped}")
     return start
 
@@ -113,10 +113,10 @@ def _path_of(uri: PathLike) -> str:
 
 
 def _likely_paths(mapped: ExtentMap, root: bytes) -> list[str]:
-    """Where the mapped file system may be, most likely first.
+    """List the devices that may have the mapped file system, most likely first.
 
-    The device it is mounted from, at `root` or where it was mapped. If it is not mounted: the
-    device that has its UUID, or the name that its device or image had.
+    For a mounted file system, at `root` or at the root of the map: only its device. Otherwise: the
+    device with its UUID, or the path of the mapped device or image.
     """
     for directory in (root, mapped.root):
         on = mounted_device(mapped, directory)
@@ -129,7 +129,7 @@ def _likely_paths(mapped: ExtentMap, root: bytes) -> list[str]:
 
 
 def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
-    """The device of the file system that `root` is on if that is the mapped one, else why not."""
+    """The device of the mapped file system if `root` is on it; else the reason why not."""
     try:
         found, on = file_system.find(root)
     except (OSError, UnsupportedStorage) as reason:
@@ -137,12 +137,12 @@ def mounted_device(mapped: ExtentMap, root: bytes) -> Device | str:
             raise os_error(reason.errno, root) from None
         return str(reason)
     if found.uuid != mapped.file_system.uuid or on.size != mapped.device.size:
-        return f"{os.fsdecode(root)!r} is on another file system, of {on.path}"
+        return f"{os.fsdecode(root)!r} is on another file system, on {on.path}"
     return on
 
 
 def require_mounted_from(on: Device, root: bytes, storage: Storage, loaded: LoadedMap) -> None:
-    """Refuse storage that `root` is not mounted from, such as a copy: it misses later changes."""
+    """Refuse storage other than the source of `root`'s mount, such as a copy: copies go stale."""
     paths = [path for path in (on.path, on.disk, on.backing_file) if path is not None]
     if not any(_is_same_file(path, alias) for path in paths for alias in storage.aliases):
         what = f"{os.fsdecode(root)!r} is mounted from {on.path}, not from {storage.path}"

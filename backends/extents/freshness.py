@@ -1,12 +1,11 @@
-"""Whether files are still those that were mapped.
+"""Comparison of files with their map, to refuse files changed since the mapping.
 
-The state of a file (inode, size, times) shows that it was written to, replaced or deleted. It does
-not show that its data was moved: e4defrag(8), xfs_fsr(8) and duperemove(8) leave it as it is, and
-so does resize2fs(8) on a file system that is not mounted. So extents are compared, too: at every
-read those of files whose data can be moved while they are mounted (all files on XFS, where any two
-can be made to share blocks; elsewhere files with several extents, or with space reserved beyond
-their end), and those of the other files once, when the reader is opened. See `containers` for files
-of which ranges are read.
+The state of a file (inode, size, times) shows writes, replacement and deletion. A move of the data
+leaves the state unchanged: e4defrag(8), xfs_fsr(8), duperemove(8), and resize2fs(8) on an unmounted
+file system. Extents are therefore compared, too. If the data of a file can move while mounted (all
+files on XFS, where any two can be made to share blocks; elsewhere files with several extents, or
+with space reserved beyond their end), extents are compared at every read, else once, when the
+reader is opened. See `containers` for files from which ranges are read.
 """
 
 import os
@@ -24,14 +23,14 @@ from ..files.opening import open_cached, open_files, open_missing, statuses, sta
 from ..files.samples import FILES_AT_ONCE
 from .map import LoadedMap
 
-_LAST_SECOND = 2**63 // 10**9 - 1  # whose nanoseconds fit in 64 bits; later times are clipped
+_LAST_SECOND = 2**63 // 10**9 - 1  # nanoseconds fit in 64 bits up to here; later ones are clipped
 
 
 class Freshness:
-    """Compares files with their map. May be used from several threads.
+    """Compares files with their map, from any number of threads.
 
     Attributes:
-        can_move: bool[files], whose data can be moved while they are mounted.
+        can_move: bool[files], true if the data of a file can move while mounted.
     """
 
     def __init__(self, loaded: LoadedMap) -> None:
@@ -48,7 +47,7 @@ class Freshness:
         self.can_move &= self._is_mapped
 
     def check_all(self, files: IntArray, paths: Callable[[IntArray], Sequence[bytes]]) -> None:
-        """As `check()`, before the first read; `paths` returns the paths of some of the files."""
+        """Do as `check()`, before the first read; `paths` returns the paths of some files."""
         # Files that can be moved while mounted are checked again on every read; skip them here.
         unseen = np.flatnonzero(self._is_mapped[files] & ~self.can_move[files])
         with self.missing_is_stale():
@@ -57,10 +56,10 @@ class Freshness:
                 self._check_extents(files[some], paths(some))
 
     def check(self, files: IntArray, paths: Sequence[bytes]) -> None:
-        """Refuse files of the map (int64[n]) that differ from it now; `paths` are their paths.
+        """Refuse files of the map (int64[n]) that differ now; `paths` has the path of each.
 
         Raises:
-            StaleMapError: a file differs; of several that differ in the same way, the first.
+            StaleMapError: a file differs; of several with the same difference, names the first.
             OSError: the state of a file cannot be read; names its path.
         """
         can_move = self.can_move[files]
@@ -83,7 +82,7 @@ class Freshness:
     def check_state(
         self, files: IntArray, paths: Sequence[bytes], status: npt.NDArray[np.void]
     ) -> None:
-        """Refuse files that have another status, STATX[n], than when they were mapped."""
+        """Refuse files whose status, STATX[n], differs from the map."""
         mapped = self._map
         columns = (
             ("inode", mapped.inodes[files], status["inode"]),
@@ -113,7 +112,7 @@ class Freshness:
 
     def _open(self, fds: list[int], paths: Sequence[bytes]) -> None:
         flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
-        # If the first is not cached, the others will not be either: do not try each.
+        # If the first path is not cached, the others will not be either: do not try each.
         with open_files() as first:
             first.append(-1)
             is_cached = open_cached(first, paths[:1], flags)
@@ -121,7 +120,7 @@ class Freshness:
             open_missing(fds, paths, flags)
 
     def _have_same_extent(self, files: IntArray, fds: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """bool[n]: files that have at most one extent, in the map and now, and the same one."""
+        """bool[n]: true for files with at most one extent, the same in the map and now."""
         same = np.zeros(len(fds), bool)
         few = np.flatnonzero(self._counts[files] <= 1)
         files = files[few]
@@ -135,14 +134,14 @@ class Freshness:
         return same
 
     def require_extents(self, file: int, path: bytes, raw: list[fiemap.RawExtent]) -> None:
-        """Refuse a file of the map whose extents, up to its last block at least, are others now."""
+        """Refuse a file with changed extents; `raw` reaches at least to the last block."""
         mapped = self._map
         size = int(mapped.sizes[file])
         found = fiemap.usable_extents(raw, size, mapped.file_system.block_size)
         first, last = mapped.extent_offsets[file : file + 2].tolist()
         expected = list(map(tuple, mapped.extents[first:last].tolist()))
         if isinstance(found, str) or _before_end(found, size) != _before_end(expected, size):
-            what = "the data of the file has been moved since it was mapped"
+            what = "the data of the file has moved since it was mapped"
             raise self._loaded.stale(path, what)
 
 
@@ -154,5 +153,5 @@ def _ns(seconds: IntArray, nanoseconds: npt.NDArray[np.uint32]) -> IntArray:
 
 
 def _before_end(extents: list[fiemap.Extent], size: int) -> list[fiemap.Extent]:
-    """Without space reserved beyond the end, which a file system may give back at any time."""
+    """Leave out space reserved beyond the end, which a file system may release at any time."""
     return [extent for extent in extents if extent[0] < size]

@@ -1,4 +1,4 @@
-"""Loaded extent maps: the samples in them, and which file of a map is which sample."""
+"""Loaded extent maps, and the lookup of a catalog's files in them."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _loaded: weakref.WeakValueDictionary[tuple[int, ...], ExtentMap] = weakref.WeakV
 
 @dataclass(frozen=True, slots=True)
 class LoadedMap:
-    """An extent map and the command that renews it.
+    """An extent map, and the command to renew a stale map.
 
     Attributes:
         map: the extent map.
-        renew: what to do about a stale map, for the user.
+        renew: the remedy for a stale map, for messages.
     """
 
     map: ExtentMap
     renew: str
 
     def stale(self, path: bytes, what: str) -> StaleMapError:
-        """The error of a sample that is no longer as it was mapped."""
+        """The error for a sample that differs from the map."""
         return StaleMapError(path, what, self.renew)
 
     def other_device(self, path: str, what: str) -> StaleMapError:
-        """The error of a device that is not the mapped one."""
+        """The error for a device other than the mapped one."""
         remedy = f"give the mapped device as uri, or {self.renew}"
         return StaleMapError(os.fsencode(path), f"this is not the mapped device: {what}", remedy)
 
 
 def load_map(bmap: PathLike) -> LoadedMap:
-    """Load a map, which is shared by all readers of the same unchanged file.
+    """Load a map; all readers of the same unchanged file share one copy.
 
-    It can be large and take seconds to load. Raises as `bmap_tools.load()`, besides a TypeError.
+    A large map takes seconds to load. Raises as `bmap_tools.load()`, besides a TypeError.
     """
     try:
         path = os.fsdecode(bmap)
@@ -97,7 +97,7 @@ class MapTree:
 
 
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
-    """The file of the map that each file of the catalog is: int64[n]."""
+    """Look up the files of a catalog in the map: int64[n], indices of files in the map."""
     mapped = loaded.map
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(catalog.file_count)
@@ -116,22 +116,22 @@ def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
 
 
 def directory_of(catalog: Catalog) -> bytes:
-    """The directory of a catalog; of its first file, if that is given by its own path."""
+    """The root of a catalog; without a root, the directory of the first file."""
     return catalog.root or os.path.dirname(os.path.realpath(catalog.file_path(0)))
 
 
 def kind_of_files(catalog: Catalog) -> str:
-    """What messages call the files of a catalog."""
+    """The word for a catalog's files in messages."""
     return "samples" if catalog.ranges is None else "containers"
 
 
 def _finder(
     known: dict[bytes, int], catalog: Catalog, mapped_root: bytes
 ) -> Callable[[bytes], int]:
-    """A function from the name of a file of the catalog to its file of the map, or -1."""
+    """A function that maps the name of a catalog's file to its index in the map, or -1."""
     root = os.path.realpath(catalog.root or b".")
     prefix = _prefix(root, mapped_root)
-    if prefix is None:  # mounted elsewhere, perhaps: then the ends of the two paths agree
+    if prefix is None:  # perhaps mounted elsewhere: then the ends of the two paths agree
         parts = root.split(b"/")
         ends = (b"/".join(parts[start:]) for start in range(len(parts), 0, -1))
         prefixes = (end + b"/" if end else b"" for end in ends)
@@ -158,9 +158,9 @@ def _relative(path: bytes, root: bytes) -> bytes:
 
 
 def _prefix(root: bytes, mapped_root: bytes) -> bytes | None:
-    """What the names of a catalog begin with in the map; None if its root is not in the mapped one.
+    """The prefix of a catalog's names in the map; None if its root is outside the mapped root.
 
-    The directories are compared, not their paths: a file system may be mounted in several places.
+    Directories are compared by identity, not by path: a file system may have several mounts.
     """
     try:
         wanted = os.stat(mapped_root)

@@ -1,6 +1,7 @@
-"""From samples to the reads of a device: a batch is planned as numpy columns.
+"""Plans of the device reads of a batch, computed as numpy columns.
 
-All files lie one after the other on one line, on which extents are sorted.
+For the search, all files lie one after another in a single range of offsets, and extents are
+sorted by their place in this range.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .segments import SegmentIndex
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceReads:
-    """What to read, and where to.
+    """Reads of a device: ranges of the device and their destinations in memory.
 
     Attributes:
         offsets: int64[k], bytes on the device; multiples of the alignment, like the lengths.
@@ -35,11 +36,11 @@ class DeviceReads:
         return self.lengths.size
 
     def __getitem__(self, chosen: slice | IntArray) -> DeviceReads:
-        """Some of them."""
+        """The chosen reads."""
         return DeviceReads(self.offsets[chosen], self.memory[chosen], self.lengths[chosen])
 
     def coalesced(self) -> DeviceReads:
-        """The same with neighbours joined that are adjacent on the device and in memory."""
+        """Coalesce successive reads that are adjacent both on the device and in memory."""
         ends = (self.offsets[:-1] + self.lengths[:-1], self.memory[:-1] + self.lengths[:-1])
         apart = (self.offsets[1:] != ends[0]) | (self.memory[1:] != ends[1])
         if apart.all():
@@ -49,7 +50,7 @@ class DeviceReads:
         return DeviceReads(self.offsets[starts], self.memory[starts], lengths)
 
     def split(self, max_bytes: int) -> DeviceReads:
-        """The same in reads of at most `max_bytes`."""
+        """Split reads into reads of at most `max_bytes`."""
         if not (self.lengths > max_bytes).any():
             return self
         whole, within = divide(self.lengths, max_bytes)
@@ -57,7 +58,7 @@ class DeviceReads:
         return DeviceReads(self.offsets[whole] + within, self.memory[whole] + within, lengths)
 
     def overlapping(self, others: DeviceReads) -> IntArray:
-        """Indices of the reads that share bytes of the device with one of `others`."""
+        """Indices of the reads that share device bytes with any of `others`."""
         starts, ends = self.offsets, self.offsets + self.lengths
         hit = np.zeros(starts.size, bool)
         for start, length in zip(others.offsets, others.lengths, strict=True):
@@ -65,25 +66,25 @@ class DeviceReads:
         return np.flatnonzero(hit)
 
     def within(self, read: DeviceReads) -> IntArray:
-        """Indices of the reads that write only to the memory of one other read."""
+        """Indices of the reads whose memory lies within the memory of one given read."""
         start, end = read.memory, read.memory + read.lengths
         return np.flatnonzero((self.memory >= start) & (self.memory + self.lengths <= end))
 
 
 class Extents:
-    """Where the bytes of each file of a map are, ready to plan reads.
+    """The locations of all bytes of a map's files, prepared for read plans.
 
-    Unwritten extents and ranges without an extent are zeros; they are never read.
+    Unwritten extents and holes are filled with zeros and never read.
 
     Attributes:
         sizes: int64[files], bytes.
     """
 
     def __init__(self, extent_map: ExtentMap, start: int, alignment: int) -> None:
-        """Take the columns from a map whose file system is at `start` (bytes) of the device.
+        """Prepare the columns of a map whose file system starts at `start` (bytes) of the device.
 
-        Files are read up to their size, rounded up to `alignment`: bytes, a multiple of the
-        device's block.
+        Files are read up to their size, rounded up to `alignment` (bytes, a multiple of the
+        device's block).
         """
         self.sizes = sizes = extent_map.sizes
         rooms = -(-sizes // alignment) * alignment
@@ -97,7 +98,7 @@ class Extents:
         ends = begins + np.minimum(length[read], rooms[file] - logical)
         self._offset = physical[read] + start
         self._extents = SegmentIndex(line, begins, ends)
-        # What no extent fills: before each, and behind the last of each file, up to its size.
+        # Holes: before each extent, and from the last extent of each file up to the file's size.
         before = np.concatenate(([0], ends))
         last = np.searchsorted(file, np.arange(sizes.size), "right")
         starts = np.concatenate(
@@ -111,7 +112,7 @@ class Extents:
     def reads(self, batch: Batch, files: IntArray) -> tuple[DeviceReads, IntArray]:
         """The k reads of a batch in its order, not coalesced, and the span of each (int64[k]).
 
-        `files` is the file of the map that each span is in.
+        `files` has the map's file of each span.
         """
         spans = batch.spans
         owners, extents, skipped, into, lengths = self._extents.cut(files, spans)

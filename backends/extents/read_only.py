@@ -1,17 +1,18 @@
-"""How long nobody can have written to a file system: files need no second comparison meanwhile.
+"""Detection of periods without writes to a file system, in which one comparison per file is enough.
 
-The *super options* in /proc/self/mountinfo must be `ro`; a mount may be read-only and the
-superblock not. The end shows in three ways, none of which is enough (tried with Linux 6.18):
+The *super options* in /proc/self/mountinfo must be `ro`: a mount can be read-only without a
+read-only superblock. Three signals show the end of such a period, and none of them is enough alone
+(tried with Linux 6.18):
 
-* poll(2) of mountinfo reports what was mounted, unmounted or remounted, also there and back, in
-  this mount namespace. It does not report remounts of the superblock in other mount namespaces, nor
-  by fsconfig(2). statfs(2) is no help: it does not tell a mount from its superblock.
-* The super options tell of all these, but not of one there and back. They are read each second.
-* The sectors written to the device grow before what a map points to has changed. Sectors read must
-  grow, too: otherwise the kernel does not count (iostats), or the reads are those of an image file.
+* poll(2) of mountinfo reports mounts, unmounts and remounts in this mount namespace, also a remount
+  there and back. Remounts of the superblock in other mount namespaces or by fsconfig(2) are not
+  reported. statfs(2) does not help: its flags do not distinguish a mount from its superblock.
+* The super options show every such remount, but not one there and back. They are read each second.
+* The count of sectors written to the device grows before mapped data changes. The count of sectors
+  read must grow, too: otherwise the kernel does not count (iostats), or reads go to an image file.
 
-Left are bytes that are being written to XFS, within a second of a remount that poll(2) does not
-report; and what is written below the file system, as by dd(1), which no comparison notices.
+Two gaps remain: bytes being written to XFS within a second of a remount unreported by poll(2); and
+writes below the file system, as by dd(1), which no comparison notices.
 """
 
 import os
@@ -29,21 +30,21 @@ from bmap_tools import file_system
 from ...contract.catalog import Catalog
 from ..files.opening import close_all
 
-LOOK_S = 1.0  # after which the super options are read again
+LOOK_S = 1.0  # between two reads of the super options
 
 
 class ReadOnly:
-    """Numbers the periods in which nobody can write. May be used from several threads.
+    """Numbers the periods without writes to a file system, for any number of threads.
 
     Attributes:
-        holds: whether the file system was read-only when that was last asked for.
-        compared: int64[files of the catalog], the period in which each was compared last; 0: none.
-        linked: bool[files of the catalog], paths with a link below the root. The link may lead
-            through another file system, where it can be changed; so these are always compared.
+        holds: whether the file system was read-only at the last look.
+        compared: int64[files of the catalog], the period of each file's last comparison; 0: none.
+        linked: bool[files of the catalog], true for paths with a link below the root. Such a link
+            may lead to a writable file system, so these files are always compared.
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        """Watch the file system of the catalog's root; OSError: that cannot be watched."""
+        """Watch the file system of the catalog's root, or raise an OSError."""
         self.compared = np.zeros(catalog.file_count, np.int64)
         self.linked = np.zeros(0, np.bool_)
         self._root, self._process, self._lock = catalog.root, os.getpid(), threading.Lock()
@@ -59,16 +60,16 @@ class ReadOnly:
         self._poll.register(self._fds[0], select.POLLERR | select.POLLPRI)
 
     def period(self) -> int:
-        """The number of the present period; 0 outside of one. Ask after the reads of a batch."""
+        """The number of the current period; 0 outside of one. Ask after the reads of a batch."""
         with self._lock:
             try:
                 return self._find_period() if os.getpid() == self._process else 0
-            except OSError:  # it was unmounted, or no more files can be opened
+            except OSError:  # the file system was unmounted, or no more files can be opened
                 self._known = None
                 return 0
 
     def _find_period(self) -> int:
-        changed = bool(self._poll.poll(0))  # the next poll does not report it again
+        changed = bool(self._poll.poll(0))  # the next poll does not repeat a report
         there, counts = os.stat(self._root), os.pread(self._fds[1], 4096, 0).split()
         state, now = (there.st_dev, there.st_ino, counts[6]), time.monotonic()
         changed |= state != self._known
@@ -88,7 +89,7 @@ class ReadOnly:
 
 
 def watch(catalog: Catalog) -> ReadOnly | None:
-    """Watch the file system of a catalog if nobody can write to it now, else None.
+    """Watch the file system of a catalog if nobody can write there now; else return None.
 
     Files outside of the catalog's root may be on other file systems.
     """
@@ -120,11 +121,11 @@ def _linked(paths: list[bytes], root: bytes) -> NDArray[np.bool_]:
 
 
 def _links_in(directory: bytes, real: bytes) -> set[bytes] | None:
-    """The names of the links in a directory; None if there is a link on the way, or may be."""
+    """The names of the links in a directory; None if its own path has, or may have, a link."""
     if os.path.realpath(directory) != real:
         return None
     try:
         with os.scandir(directory) as entries:
             return {entry.name for entry in entries if entry.is_symlink()}
-    except OSError:  # it may be entered, and not listed
+    except OSError:  # the directory can be entered, but not listed
         return None

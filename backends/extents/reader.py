@@ -1,4 +1,4 @@
-"""What the readers of extents have in common: options, opening, sizes."""
+"""The common base of the readers of extents: options, opening, sizes."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, TypeAlias
@@ -17,7 +17,7 @@ Retries: TypeAlias = Annotated[int, Option(range(101))]
 
 
 class MappedReader(Reader, Generic[Opened]):
-    """A reader of an open device and of the mapped samples on it."""
+    """A reader of the mapped samples on an open device."""
 
     reads_ranges = True
     _device: Opened

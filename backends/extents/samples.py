@@ -1,6 +1,6 @@
-"""A batch of mapped samples: planned, submitted, retried, blamed, filled and checked.
+"""Reads of batches of mapped samples: plan, submission, retries, errors, holes and checks.
 
-A backend adds only how its engine reads: a `Submit`, called once per batch and attempt.
+A backend adds only the `Submit` function of its engine, called once per batch and attempt.
 """
 
 import os
@@ -35,10 +35,10 @@ _PAGE = 4096  # bytes; smaller reads save nothing
 
 
 Failures: TypeAlias = dict[int, tuple[int, str]]
-"""Of each read that failed or was short, by its index: errno, what happened, and its bytes."""
+"""Errno and text for each read that failed or was short, by its index."""
 
 Submit: TypeAlias = Callable[[DeviceReads], Failures]
-"""Makes reads; returns when none of them is under way any more."""
+"""Performs reads; returns when none of them is in flight any more."""
 
 
 class MappedSamples:
@@ -46,7 +46,7 @@ class MappedSamples:
 
     Attributes:
         sizes: int64[n], bytes of every file.
-        alignment: bytes, as of a `Reader`.
+        alignment: bytes, as in `Reader`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MappedSamples:
         """Find every sample in the map, and compare map and files if these are mounted.
 
         The mapped file system begins at `start` (bytes) of the storage. A failed read is submitted
-        again `retries` times. `lanes` batches are read at once. The other options are those of
+        again `retries` times. `lanes` batches are read at once. For the other options, see
         `BlockReader`.
         """
         self.alignment = max(_PAGE, storage.alignment)
@@ -117,7 +117,7 @@ class MappedSamples:
             self._check(self._freshness, batch.spans.files)
 
     def compared(self) -> str:
-        """When samples are compared with the map."""
+        """Describe how often samples are compared with the map."""
         if self._read_only is not None and self._read_only.holds:
             return "once while their file system is read-only"
         return "never" if self._freshness is None else "at every read"
@@ -130,11 +130,11 @@ class MappedSamples:
         except BaseException:
             self.close()
             raise
-        if self._read_only is not None:  # files that can be moved were not compared
+        if self._read_only is not None:  # files whose data can move were not compared
             self._read_only.compared[~freshness.can_move[self._files]] = 1
 
     def _check(self, freshness: Freshness, files: IntArray) -> None:
-        """Compare files of the catalog, unless nobody can have written to them since the last."""
+        """Compare files of the catalog, unless no write was possible since the last comparison."""
         period = 0 if self._read_only is None else self._read_only.period()
         if self._read_only is not None and period:
             # A file without extents may be on another file system.
@@ -153,7 +153,7 @@ class MappedSamples:
             self._read_only.close()
 
     def _why_not_mounted(self) -> str:
-        """Why the mapped file system is not mounted; empty if it is, and from this storage."""
+        """The reason why the mapped file system is not mounted; empty if mounted from here."""
         root = directory_of(self._catalog)
         on = device.mounted_device(self._map, root)
         if not isinstance(on, str):
@@ -161,11 +161,11 @@ class MappedSamples:
             return ""
         first = self._catalog.file_path(0)
         if os.path.lexists(first):
-            raise self._loaded.stale(first, f"this is not the file that was mapped: {on}")
+            raise self._loaded.stale(first, f"this is not the mapped file: {on}")
         return on
 
     def _find_unmapped(self, not_mounted: str) -> npt.NDArray[np.bool_]:
-        """bool[files of the map]: which of them have no extents and are read as files."""
+        """bool[files of the map]: true for files without extents, to be read as files."""
         unmapped = np.zeros(len(self._map), bool)
         unmapped[list(self._map.unmapped)] = True
         found = np.flatnonzero(unmapped[self._files])
@@ -173,13 +173,13 @@ class MappedSamples:
             path = os.fsdecode(self._catalog.file_path(int(found[0])))
             reason = self._map.unmapped[int(self._files[found[0]])]
             kind = kind_of_files(self._catalog)
-            what = f"{found.size} {kind} can only be read as files, {path!r} first ({reason})"
+            what = f"{found.size} {kind} can only be read as files, such as {path!r} ({reason})"
             where = f"their file system is not mounted: {not_mounted}"
             raise BackendUnavailable(f"{what}, and {where}")
         return unmapped
 
     def _require_within(self, not_mounted: str) -> None:
-        """Refuse a range that is not within its file: the map is stale, or the range is wrong."""
+        """Refuse a range outside of its file: the map is stale, or the range is wrong."""
         ranges = self._catalog.ranges
         if ranges is None or (sample := ranges.first_outside(self.sizes)) is None:
             return
@@ -189,10 +189,10 @@ class MappedSamples:
         if not_mounted:
             raise self._loaded.stale(path, what)
         Freshness(self._loaded).check(self._files[file], [path])
-        raise ContainerChangedError(path, f"{what}; make its index anew")
+        raise ContainerChangedError(path, f"{what}; rebuild its index")
 
     def _require_as_found(self) -> None:
-        """Refuse a container that is not what it was when the samples were found in it."""
+        """Refuse a container that changed after its samples were found."""
         if (found := self._catalog.states) is None or self._catalog.ranges is None:
             return
         times = np.divmod(self._map.mtimes_ns[self._files], 10**9)
@@ -212,10 +212,10 @@ class MappedSamples:
         reasons: list[tuple[int, str]],
         submit: Submit,
     ) -> None:
-        """Read again what has failed, one command at a time.
+        """Retry failed reads, one command at a time.
 
-        A command may be for several samples, and the kernel merges neighbouring commands and fails
-        them together. So only a command that is submitted alone shows whose bytes cannot be read.
+        A command may serve several samples, and the kernel merges neighbouring commands and fails
+        them together. Only a command submitted alone shows which sample cannot be read.
         """
         for index in planned.overlapping(failed).tolist():
             read, owner = planned[index : index + 1], int(owners[index])
@@ -235,7 +235,7 @@ class MappedSamples:
     ) -> NoReturn:
         """Raise the OSError of a failed read (one) for a span of the batch."""
         lba = int(read.offsets[0]) // (self._storage.logical_block_size or self._storage.alignment)
-        # The first sample with bytes that were to be read; none if these lie between samples.
+        # The first sample that overlaps the read; none if the read lies between samples.
         spans, memory, starts = batch.spans, int(read.memory[0]), batch.addresses
         hit = (starts < memory + read.lengths[0]) & (starts + batch.sizes > memory)
         sample = int(batch.samples[np.argmax(hit) if hit.any() else spans.slots[owner]])

@@ -1,4 +1,4 @@
-"""Search for the parts of many files that spans need."""
+"""Index of the segments of many files, to look up segments by spans of bytes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.ranges import Spans
 
-_FEW = 8  # parts of a file, of which to look at all costs less than a search
+_FEW = 8  # segments of a file: to look at all of so few costs less than a search
 
 
 class SegmentIndex:
-    """Parts of files that do not overlap, such as extents, with all files on one line."""
+    """Index of segments of files, such as extents, that do not overlap.
+
+    All files lie one after another in a single range of offsets.
+    """
 
     def __init__(self, files: IntArray, begins: IntArray, ends: IntArray) -> None:
-        """`files` is where on the line each file begins and the last ends; the parts are sorted."""
+        """Index sorted segments; `files` has the offset of each file, and the end of the last."""
         self._files = files
-        self._first = np.searchsorted(begins, files)  # the first part of each file
+        self._first = np.searchsorted(begins, files)  # the first segment of each file
         self._begins = begins
         self._ends = ends
 
@@ -26,10 +29,10 @@ class SegmentIndex:
     def cut(
         self, files: IntArray, spans: Spans
     ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-        """What spans of these files share with the parts, in the order of the spans.
+        """Find the overlaps of spans of these files with the segments, in the order of the spans.
 
-        Returns int64[k] each: the span; the part; and in bytes, how much of the part lies before
-        the span, where in the span the rest begins, and its length.
+        Returns int64[k] each: the span; the segment; and in bytes, the part of the segment before
+        the span, the position of the overlap in the span, and its length.
         """
         low = self._files[files] + spans.starts
         high = low + spans.sizes
@@ -50,7 +53,7 @@ class SegmentIndex:
 
 
 def expand(starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray]:
-    """`counts[i]` rows from `starts[i]` on, for each i: the i of each, and the row."""
+    """Expand `counts[i]` rows from `starts[i]` on, for each i: the i of each row, and the row."""
     owners = np.repeat(np.arange(counts.size), counts)
     before: IntArray = counts.cumsum() - counts
     return owners, (starts - before)[owners] + np.arange(owners.size)

@@ -1,1 +1,1 @@
-"""Samples that are files: many of them opened, sized, read and closed at little cost."""
+"""Samples in files: opening, sizing, reading and closing many files at little cost."""

@@ -1,4 +1,4 @@
-"""The containers of a catalog with ranges: kept open, and compared with what they were."""
+"""Open containers of a catalog with ranges, and the detection of changes to them."""
 
 import resource
 import threading
@@ -28,25 +28,25 @@ _IDENTITY = np.array([4, 5, 14, 15])  # inode, size, mtime in s and ns: words in
 
 
 class Containers:
-    """The open containers of a reader, shared by its lanes. Those used last stay open.
+    """The open containers of a reader, shared by its lanes; recently used ones stay open.
 
-    The inode, size and time of modification of a container are kept, 32 bytes each: those in
-    `Catalog.states`, or else those that it has when it is first opened. It is compared with these
-    whenever it is opened, and after every batch, by its path: that another one has taken its place
-    is noticed, too. After every batch, so are the bytes in `Catalog.guards`.
+    The state of a container (inode, size and time of modification, 32 bytes) is taken from
+    `Catalog.states`, or else at the first opening. The state is compared at every opening and,
+    by path, after every batch, so a replaced container is noticed, too. The bytes in
+    `Catalog.guards` are also compared after every batch.
 
-    Without guards, these are not noticed: a writer that puts the time of modification back; one
-    that writes through a mapping which it already wrote to before the state was taken; and, before
-    Linux 6.13, one that writes both before and after that, within a tick of the kernel's clock (1
-    to 10 ms). The time of status change (ctime) would tell the first, but also changes with the
-    container's name, owner and permissions.
+    Without guards, three kinds of writers go unnoticed: one who resets the time of modification;
+    one with a writable mapping, already written to before the state was taken; and, before Linux
+    6.13, one who writes both before and after the state was taken, within a tick of the kernel's
+    clock (1 to 10 ms). The time of status change (ctime) would show the first, but also changes
+    with the container's name, owner and permissions.
 
     Attributes:
-        at_once: how many a lane may use at once.
+        at_once: the most containers that a lane may use at once.
     """
 
     def __init__(self, catalog: Catalog, files: SampleFiles, lanes: int) -> None:
-        """Open nothing yet; `files` tells how."""
+        """Open nothing yet; `files` has the flags for opening."""
         self._catalog = catalog
         self._files = files
         count = 0 if catalog.ranges is None else catalog.file_count
@@ -57,17 +57,17 @@ class Containers:
         self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
         self.at_once = max(min(FILES_AT_ONCE, self._most // lanes), 1)
         self._open: OrderedDict[int, int] = OrderedDict()  # file -> descriptor, last used last
-        self._paths: dict[int, bytes] = {}  # of those that are open
-        self._pinned: dict[int, list[int]] = {}  # lane -> files that it may be reading
-        self._lock = threading.Lock()  # of these three; nothing blocks while it is held
+        self._paths: dict[int, bytes] = {}  # of open files
+        self._pinned: dict[int, list[int]] = {}  # lane -> files that the lane may be reading
+        self._lock = threading.Lock()  # of these three; nothing blocks while holding the lock
 
     def open(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> list[int]:
-        """The descriptors of the first of `files`: at least one, all if they can all be open.
+        """Open the first of `files`, at least one, all if possible; return their descriptors.
 
-        They stay open until the same lane calls this again, or `release()`.
+        The descriptors stay open until the same lane calls `open()` again, or `release()`.
 
         Raises:
-            OSError: a file cannot be opened, or is no regular file; names its path.
+            OSError: a file cannot be opened, or is not a regular file; names its path.
         """
         fds = self._pin(files, lane)
         while (opened := _opened(fds)) < len(files):
@@ -79,11 +79,11 @@ class Containers:
         return fds[:opened]
 
     def release(self, lane: int) -> None:
-        """Let the descriptors of a lane be closed when others are needed."""
+        """Allow the descriptors of a lane to be closed when others are needed."""
         self._pinned.pop(lane, None)
 
     def size(self, file: int) -> int:
-        """The size in bytes of a container that has been opened."""
+        """The size in bytes of a container, once opened."""
         return int(self._known[file, 1])
 
     def identity(self, file: int) -> tuple[int, int, int]:
@@ -92,17 +92,17 @@ class Containers:
         return inode % (1 << 64), size, seconds * 10**9 + nanoseconds
 
     def statuses(self, files: list[int]) -> npt.NDArray[np.void]:
-        """The status of n of `files`, which are open, by their paths: STATX[n].
+        """Query the status of n open files by their paths: STATX[n].
 
         Raises:
-            OSError: nothing is there any more; names the first path.
+            OSError: a path does not exist any more; names the first.
         """
         return statuses_of_paths([self._paths[file] for file in files], self._files.local)
 
     def changed(self, files: list[int]) -> list[int]:
-        """Those of `files`, which are open, that are not what they were, or lack their guards.
+        """List the open `files` that have changed, or lack their guards.
 
-        The errors are those of `statuses()` and `Catalog.altered()`.
+        Raises as `statuses()` and `Catalog.altered()`.
         """
         differs = _identities(self.statuses(files)) != self._known[files]
         if not differs.any():
@@ -110,12 +110,12 @@ class Containers:
         return [files[index] for index in np.flatnonzero(differs.any(axis=1)).tolist()]
 
     def close(self) -> None:
-        """Close all. Closing twice is fine."""
+        """Close all containers. Closing twice is fine."""
         self._pinned.clear()
         self._close(list(self._open))
 
     def _pin(self, files: list[int], lane: int) -> list[int]:
-        """The descriptors of `files`, -1 where it is not open, which no other lane closes."""
+        """Keep other lanes from closing `files`; return their descriptors, -1 if not open."""
         with self._lock:
             self._pinned[lane] = files
             fds = [self._open.get(file, -1) for file in files]
@@ -125,7 +125,7 @@ class Containers:
         return fds
 
     def _open_missing(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> bool:
-        """Open the first of `files`, at least one; returns whether that is all."""
+        """Open the first of `files`, at least one; return whether all are open."""
         paths, flags = self._catalog.file_paths(np.array(files)), self._files.flags
         close_others = partial(self._close_others, lane)
         with open_files() as fds:
@@ -138,14 +138,14 @@ class Containers:
             with self._lock:
                 self._require_known(files[:count], _identities(status))
                 self._paths |= zip(files[:count], paths, strict=False)
-                # What stays here is open already: another lane was faster.
+                # Descriptors that stay here are duplicates: another lane was faster.
                 added = zip(files, fds, strict=False)
                 fds[:] = [fd for file, fd in added if self._open.setdefault(file, fd) != fd]
                 self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
         return count == len(files)
 
     def _require_known(self, files: list[int], found: IntArray) -> None:
-        """Note what `files` are when first opened, and refuse those that are others now."""
+        """Note the state of `files` at their first opening, and refuse changed ones later."""
         known = self._known[files]
         known = np.where(known[:, :1] == 0, found, known)
         for changed in np.flatnonzero((known != found).any(axis=1))[:1].tolist():
@@ -153,7 +153,7 @@ class Containers:
         self._known[files] = known
 
     def _close_others(self, lane: int) -> None:
-        """Close what no other lane needs. This lane will open its own again."""
+        """Close containers that no other lane needs. This lane will reopen its own."""
         close_all_kept()
         with self._lock:
             self._pinned.pop(lane, None)
@@ -171,25 +171,25 @@ class Containers:
 
 
 def changed_error(path: bytes, where: str = "") -> ContainerChangedError:
-    """The error of a container that was written or replaced; `where` names the sample."""
-    what = "the container has been written or replaced since the reader first looked into it"
-    remedy = "make the reader anew, and the index if there is one"
+    """The error for a container that was written or replaced; `where` names the sample."""
+    what = "the container was written or replaced after the reader first opened or indexed it"
+    remedy = "create a new reader, and rebuild the index if there is one"
     return ContainerChangedError(path, f"{where + ': ' if where else ''}{what}; {remedy}")
 
 
 def outside_error(catalog: Catalog, sample: int, size: int) -> ContainerChangedError:
-    """The error of a sample whose range ends behind its container, which has `size` bytes."""
-    what = f"{catalog.where(sample)} ends behind the container: {size:,} bytes"
-    remedy = "restore it if it was truncated, or else make its index anew"
+    """The error for a sample whose range ends beyond its container of `size` bytes."""
+    what = f"{catalog.where(sample)} ends beyond the container: {size:,} bytes"
+    remedy = "restore the container if it was truncated, else rebuild its index"
     return ContainerChangedError(catalog.path(sample), f"{what}; {remedy}")
 
 
 def _opened(fds: list[int]) -> int:
-    """How many of the first descriptors are open."""
+    """Count the open descriptors at the beginning of the list."""
     return fds.index(-1) if -1 in fds else len(fds)
 
 
 def _identities(status: npt.NDArray[np.void]) -> IntArray:
     """int64[n, 4]: inode, size in bytes, time of modification in s and ns, of STATX[n]."""
-    # A view, because picking the fields one by one takes several times as long.
+    # A view, because picking the fields one by one is several times slower.
     return status.view(np.int64).reshape(-1, STATX.itemsize // 8)[:, _IDENTITY]

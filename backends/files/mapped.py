@@ -1,4 +1,4 @@
-"""Containers that are mapped: batches are views of the page cache, and nothing is copied."""
+"""Memory-mapped containers: batches are views of the page cache, without a copy."""
 
 import os
 import resource
@@ -24,34 +24,34 @@ _PAGE = resource.getpagesize()
 
 
 class MappedFiles:
-    """The containers of a catalog in one range of addresses, each mapped when it is first used.
+    """The containers of a catalog in one range of addresses, each mapped at its first use.
 
-    That a sample has been populated is remembered, one byte each, until this process waits for a
-    page on a disk (a major fault): then the kernel has reclaimed some.
+    Populated samples are remembered, one byte each, until this process waits for a page from a
+    disk (a major fault): then the kernel has reclaimed pages.
     """
 
     def __init__(self, catalog: Catalog, spans: SpanReads) -> None:
-        """Map nothing yet; `spans` has the containers open, and reads what cannot be mapped.
+        """Map nothing yet; `spans` keeps the containers open and reads unmapped samples.
 
         Raises:
             ValueError: samples are whole files, or there are too many containers.
-            BackendUnavailable: to read them is better, or the only way.
+            BackendUnavailable: mapping is unsafe or impossible here.
         """
         if (ranges := catalog.ranges) is None:
-            what = "io='mmap' is for containers: to map each file is slower than to read it"
-            raise ValueError(f"{what}; leave it out")
+            what = "io='mmap' is for containers: mapping whole files is slower than reading them"
+            raise ValueError(f"{what}; leave out io")
         count, most = catalog.file_count, int(sysfs_text(_MOST) or 65530)
         if count > most // 4:
             what = f"io='mmap': {count:,} containers are more than a quarter of vm.max_map_count"
-            raise ValueError(f"{what} ({most:,}); leave it out, or raise that (sysctl)")
+            raise ValueError(f"{what} ({most:,}); leave out io, or raise the limit (sysctl)")
         if (problem := mapping.missing()) is not None:
             raise problem
         self._rooms = np.zeros(count, np.int64)
         for file, path in enumerate(catalog.file_paths(np.arange(count))):
-            if os.path.exists(path):  # it is an error when one is read that is missing
+            if os.path.exists(path):  # a missing file is an error when read
                 if not is_local(path):
-                    what = f"{os.fsdecode(path)} is on no local file system that is known"
-                    raise BackendUnavailable(f"{what}; to lose a mapped file kills the process")
+                    what = f"{os.fsdecode(path)} is not on a known local file system"
+                    raise BackendUnavailable(f"{what}; losing a mapped file kills the process")
                 self._rooms[file] = os.path.getsize(path)
         self._rooms = (self._rooms // mapping.ROOM + 1) * mapping.ROOM
         self._at = np.cumsum(self._rooms) - self._rooms
@@ -59,10 +59,10 @@ class MappedFiles:
         try:
             self._buffer = mapping.reserve(nbytes)
         except (OSError, OverflowError) as error:
-            raise BackendUnavailable(f"no {nbytes:,} bytes of addresses: {error}") from None
+            raise BackendUnavailable(f"cannot map {nbytes:,} bytes: {error}") from None
         self._catalog, self._ranges, self._containers = catalog, ranges, spans.containers
         self._mapped: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # path and identity
-        self._lock = threading.Lock()  # of it
+        self._lock = threading.Lock()  # of `_mapped`
         self._populated = np.zeros(len(ranges), np.bool_)
         self._populating = set[int]()  # lanes
         self._faults: int | None = None  # when last asked, if all was hot then
@@ -72,7 +72,7 @@ class MappedFiles:
         before, self._faults = self._faults, None
         if not self._populated[samples].all():
             return False
-        if self._populating:  # whose faults they are cannot be told
+        if self._populating:  # faults cannot be attributed to a lane
             return True
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if before not in (None, faults):
@@ -82,7 +82,7 @@ class MappedFiles:
         return True
 
     def views(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> Views | None:
-        """As `Reader.views()`; also None if not all samples are there, which `read()` explains."""
+        """As `Reader.views()`; None also for a missing sample, for which `read()` then raises."""
         files, starts = self._ranges.files_of(samples), self._ranges.starts[samples]
         sizes = self._ranges.sizes[samples].astype(np.int64)
         used = [*dict.fromkeys(files[sizes > 0].tolist())]
@@ -93,7 +93,7 @@ class MappedFiles:
                 return None
             self._populated[samples] = True
         mapped = [self._mapped[file] for file in used]
-        with named():  # 3 us each, where `Containers.changed()` takes 16 for the first
+        with named():  # 3 us per file; `Containers.changed()` needs 16 for the first
             found = [os.stat(path) for path, _ in mapped]
         for (path, known), it in zip(mapped, found, strict=True):
             if (it.st_ino, it.st_size, it.st_mtime_ns) != known:
@@ -123,9 +123,9 @@ class MappedFiles:
 
     def _populate(self, spans: Spans, lane: int) -> bool:
         sizes = np.array([self._mapped[file][1][1] for file in spans.files.tolist()])
-        sizes = np.minimum(sizes, self._rooms[spans.files])  # a new one may be longer than before
+        sizes = np.minimum(sizes, self._rooms[spans.files])  # a replacement may be longer
         if (spans.starts + spans.needed > sizes).any():
-            return False  # up to the end of a page there would be zeros, and no error
+            return False  # the rest of the last page reads as zeros, without an error
         addresses = self._buffer.ctypes.data + self._at[spans.files] + spans.starts
         self._populating.add(lane)
         try:

@@ -1,8 +1,8 @@
 """Opening, sizing and closing many files at little cost to the other threads of the process.
 
-On local file systems, calls that cannot block keep the interpreter lock, see `linux.libc`. The
-kernel tells which these are: openat2(2) with RESOLVE_CACHED opens a file only if its path is
-cached. On network and user-space file systems every call may block, and releases the lock.
+On local file systems, calls that cannot block keep the interpreter lock, see `linux.libc`.
+openat2(2) with RESOLVE_CACHED opens a file only if its path is cached, and so cannot block. On
+network and user-space file systems every call may block, and releases the lock.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from ...contract._types import IntArray
 from ...contract.errors import named, os_error
 from ..linux import libc
 
-_RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads have all files that may be open
+_RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads use up the limit of open files
 _OPENAT2 = 437  # on every machine, like all system calls since 2019
 _RESOLVE_CACHED = 0x20
 _STATX_BASIC_STATS = 0x7FF
@@ -41,10 +41,10 @@ _LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2F
 
 @contextmanager
 def open_files() -> Iterator[list[int]]:
-    """A list for descriptors, which are closed and removed at the end; -1 is left out.
+    """A list for descriptors, closed and removed at the end of the block; -1 is skipped.
 
-    Ctrl-C cannot leave one open. If it arrives before this generator has resumed, the generator is
-    closed when it is collected, which closes them.
+    Ctrl-C cannot leave a descriptor open. If it arrives before this generator has resumed, the
+    garbage collector closes the generator, and so the descriptors.
     """
     fds: list[int] = []
     closing = map(libc.close, fds)
@@ -56,15 +56,15 @@ def open_files() -> Iterator[list[int]]:
 
 
 def is_local(directory: bytes) -> bool:
-    """Whether a directory is on a file system that blocks on nothing but local disks."""
+    """Test if a directory is on a file system that blocks only on local disks."""
     status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
     return libc.statfs(directory, status) == 0 and status[0] in _LOCAL
 
 
 def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
-    """Open `paths[i]` as `fds[i]` where that is -1, if it cannot block; whether all are open now.
+    """Open `paths[i]` as `fds[i]` where -1, if this cannot block; return whether all are open.
 
-    Opens none without openat2(2), that is before Linux 5.12 or in a sandbox that forbids it.
+    Opens no file before Linux 5.12, or in a sandbox that forbids openat2(2).
     """
     how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
     missing = [index for index, fd in enumerate(fds) if fd < 0]
@@ -83,14 +83,14 @@ def open_missing(
     wait: bool = True,
     close_others: Callable[[], None] = lambda: None,
 ) -> None:
-    """Open `paths[i]` as `fds[i]` where that is -1; may block.
+    """Open `paths[i]` as `fds[i]` where -1; may block.
 
-    If the process may not open that many files, `fds` is cut to the first ones, which are open. If
-    it may open none, `wait` for some seconds for other threads to close files, and have
-    `close_others()` close those that can be opened again; without `wait`, `fds` is empty then.
+    At the limit of open files, `fds` is cut to the first files, which are open. If not even one
+    can be opened, `close_others()` closes files that can be reopened, and the call waits some
+    seconds for other threads to close files; without `wait`, `fds` is then empty.
 
     Raises:
-        OSError: the first file that cannot be opened; names its path. The others stay in `fds`.
+        OSError: a file cannot be opened; names the path of the first. The others stay in `fds`.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -114,7 +114,7 @@ def open_missing(
 
 
 def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
-    """Open `paths[i]` as `fds[i]` where that is -1; it stays -1 if it cannot. May block.
+    """Open `paths[i]` as `fds[i]` where -1, which stays after a failure. May block.
 
     Returns the indices that were -1.
     """
@@ -139,7 +139,7 @@ def _open(path: bytes, flags: int) -> int:
 
 
 def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDArray[np.void]:
-    """The status of n open files, STATX[n]; `local`: on file systems that are `is_local()`.
+    """Query the status of n open files, STATX[n]; `local`: on file systems that are `is_local()`.
 
     An `OSError` names the path.
     """
@@ -156,9 +156,10 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
 
 
 def statuses_of_paths(paths: Sequence[bytes], local: bool = False) -> npt.NDArray[np.void]:
-    """The status of the files at n paths, STATX[n]; follows links, errors as above.
+    """Query the status of the files at n paths, STATX[n]; follows links, raises as `statuses()`.
 
-    `local`: they are open, and on file systems that are `is_local()`. Otherwise it may block.
+    `local`: the files are open, on file systems that are `is_local()`. Otherwise the call may
+    block.
     """
     status = np.zeros(len(paths), STATX)
     addresses = range(status.ctypes.data, status.ctypes.data + status.nbytes, STATX.itemsize)
@@ -172,14 +173,14 @@ def statuses_of_paths(paths: Sequence[bytes], local: bool = False) -> npt.NDArra
 
 
 def regular_sizes(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> IntArray:
-    """The sizes of n open, regular files in bytes, int64[n]; otherwise as `statuses()`."""
+    """Query the sizes of n open, regular files in bytes, int64[n]; otherwise as `statuses()`."""
     return regular_statuses(fds, paths, local)["size"]
 
 
 def regular_statuses(
     fds: Sequence[int], paths: Sequence[bytes], local: bool
 ) -> npt.NDArray[np.void]:
-    """As `statuses()`, of regular files; others are refused."""
+    """Query the status as `statuses()`, and refuse files that are not regular."""
     status = statuses(fds, paths, local)
     others = np.flatnonzero(status["mode"] & 0o170000 != stat.S_IFREG)
     for index in others[:1].tolist():
@@ -190,10 +191,10 @@ def regular_statuses(
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close the descriptors that are not negative, consecutive ones by one system call.
+    """Close all descriptors except negative ones; consecutive ones by one system call.
 
-    Once this has begun, Ctrl-C does not stop it. `fds` may remove descriptors from a container
-    while it is iterated over: no other code runs in between.
+    Ctrl-C does not stop a call once begun. Iterating over `fds` may remove descriptors from a
+    container: no other code runs in between.
     """
     mine = [*fds]  # one bytecode instruction
     try:

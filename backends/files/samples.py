@@ -1,4 +1,4 @@
-"""The files of a catalog's samples: each sized once, and opened whenever it is read."""
+"""The files of a catalog's samples: each is sized once, and opened for every read."""
 
 import errno
 import os
@@ -16,21 +16,21 @@ from .opening import close_all, is_local, open_cached, open_files, open_missing,
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 
-_CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to an address that is a multiple of it
+_CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to addresses that are multiples of 64
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
 
 
 class SampleFiles:
     """Opens, sizes and closes the files of samples, in any lane.
 
-    A file that `sizes()` has opened stays open until the read that follows in the same lane, and
-    no longer: a file that was replaced must be opened again.
+    Files opened by `sizes()` stay open until the next read in the same lane, and no longer: a
+    replaced file must be reopened.
 
     Attributes:
-        flags: of open(2).
-        alignment: bytes; what the addresses of samples should be multiples of.
-        unit: bytes; what offsets and lengths of reads must be multiples of.
-        local: whether the first file is on a file system that `is_local()`.
+        flags: for open(2).
+        alignment: bytes; addresses of samples should be multiples of this.
+        unit: bytes; offsets and lengths of reads must be multiples of this.
+        local: whether the file system of the first file `is_local()`.
     """
 
     def __init__(self, catalog: Catalog, *, direct: bool) -> None:
@@ -53,7 +53,7 @@ class SampleFiles:
             self._require_direct()
 
     def sizes(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> IntArray:
-        """As `Reader.sizes()`; calls `yield_turn` before it blocks on a disk or a server."""
+        """As `Reader.sizes()`; calls `yield_turn` before blocking on a disk or a server."""
         self._close_kept(lane)
         # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
@@ -63,14 +63,14 @@ class SampleFiles:
         return sizes
 
     def require_sizes(self, batch: Batch, found: IntArray) -> None:
-        """Raise `SampleSizeChanged` where a batch's sizes differ from those found, int64[n]."""
+        """Raise `SampleSizeChanged` if a batch's sizes differ from the sizes found, int64[n]."""
         changed = batch.samples[found != batch.sizes]
         if changed.size:
             self.forget(changed)
             raise SampleSizeChanged(changed)
 
     def forget(self, samples: IntArray) -> None:
-        """Size `samples` again when their sizes are next needed."""
+        """Forget the sizes of `samples`, which are sized again when next needed."""
         self._sizes[samples] = -1
 
     def open(
@@ -82,10 +82,10 @@ class SampleFiles:
         *,
         wait: bool = True,
     ) -> list[bytes]:
-        """Fill an empty list with descriptors of `samples`, which the caller closes.
+        """Fill an empty list with descriptors of `samples`; the caller closes them.
 
-        If the process may not open that many, of the first ones: at least one, or none without
-        `wait`, see `open_missing()`. Calls `yield_turn` before it blocks.
+        At the limit of open files, only the first samples are opened: at least one, or possibly
+        none without `wait`, see `open_missing()`. `yield_turn` is called before blocking.
 
         Returns the paths of all samples.
         """
@@ -101,7 +101,7 @@ class SampleFiles:
         return regular_sizes(fds, paths, self.local)
 
     def read_error(self, number: int, sample: int) -> OSError:
-        """What to raise where a read has failed with errno `number`."""
+        """The error for a read that failed with errno `number`."""
         path, where = self._catalog.path(sample), self._catalog.where(sample)
         hint = f": {where}" if where else ""
         if self.unit > 1 and number == errno.EINVAL:
@@ -114,7 +114,7 @@ class SampleFiles:
             self._close_kept(lane)
 
     def _require_direct(self) -> None:
-        """Refuse O_DIRECT early; other errors of a file are raised when it is read."""
+        """Refuse O_DIRECT early; other errors of a file are raised by its read."""
         with open_files() as fds:
             fds.append(-1)
             try:
@@ -136,16 +136,16 @@ class SampleFiles:
     def _close_kept(self, lane: int) -> None:
         if not (kept := self._kept.get(lane)):
             return
-        # Each is popped, because its own lane may take it at the same time.
+        # Each is popped, because its own lane may pop it at the same time.
         close_all(map(kept.pop, list(kept), repeat(-1)))
 
 
-# The limit of open files is that of a process, so a lane may close those of all instances.
+# Open files are limited per process, so a lane may close kept files of all instances.
 _instances: set[weakref.ref[SampleFiles]] = set()
 
 
 def close_all_kept() -> None:
-    """Close the files of all instances that are open for the next read; it opens them again."""
+    """Close the files that any instance keeps open for a next read, which then reopens them."""
     for reference in list(_instances):
         if (instance := reference()) is not None:
             instance.close()

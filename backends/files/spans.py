@@ -1,4 +1,4 @@
-"""The reads of a batch of ranges: opened, read by a backend's engine, and checked."""
+"""Reads of batches of ranges: containers are opened, read by a backend's engine, and checked."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -16,8 +16,8 @@ from .samples import SampleFiles
 _PIECE = 256 << 10  # bytes, a multiple of every unit; several keep a disk busier than a long read
 
 ReadSpans: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
-"""Reads k spans from their descriptors, int64[k]. Returns how many bytes of each have arrived, and
-the errno of each, 0 if it has not failed: both int64[k]."""
+"""Reads k spans from their descriptors, int64[k]. Returns the bytes read of each span, and the
+errno of each, 0 if none: both int64[k]."""
 
 
 class SpanReads:
@@ -28,7 +28,7 @@ class SpanReads:
     """
 
     def __init__(self, catalog: Catalog, files: SampleFiles, lanes: int) -> None:
-        """Open nothing yet; `files` tells how, `lanes` is how many batches are read at once."""
+        """Open nothing yet; `files` has the flags for opening, `lanes` batches are read at once."""
         self._catalog = catalog
         self._files = files
         self.containers = Containers(catalog, files, lanes)
@@ -40,9 +40,9 @@ class SpanReads:
         yield_turn: Callable[[], None],
         read_spans: ReadSpans,
     ) -> None:
-        """As `Reader.read()`; calls `yield_turn` before it blocks to open a container."""
+        """As `Reader.read()`; calls `yield_turn` before blocking to open a container."""
         spans = batch.spans.split(_PIECE)
-        # In the order of the batch: of several that fail, the first is named.
+        # In the order of the batch: of several failed files, the error names the first.
         files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
         failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
         start = 0
@@ -54,7 +54,7 @@ class SpanReads:
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
                 got, errors = read_spans(some, where)
                 if failures := _failures(some, got, errors):
-                    # Each of the samples again, by itself, to find out which it was.
+                    # Read each sample again, by itself, to find the failed one.
                     each = self._each(batch, some[got < some.needed]).split(_PIECE)
                     _, where = _from(each, dict(zip(part, fds, strict=False)))
                     found = _failures(each, *read_spans(each, where))
@@ -71,7 +71,7 @@ class SpanReads:
         self.containers.close()
 
     def _each(self, batch: Batch, spans: Spans) -> Spans:
-        """The samples of a batch that have bytes in these spans, each as a span of its own."""
+        """The samples of a batch with bytes in these spans, each as a span of its own."""
         files, starts = self._catalog.files(batch.samples), batch.starts
         ends, unit = starts + batch.sizes, self._files.unit
         touches = (files[:, None] == spans.files) & (starts[:, None] < spans.starts + spans.needed)
@@ -82,7 +82,7 @@ class SpanReads:
         return Spans(files[slots], low, needed + unit - 1 & -unit, needed, offsets, slots)
 
     def _error(self, batch: Batch, slot: int, number: int, got: int) -> OSError:
-        """The error of a failed span of an unchanged container; `slot` is of its first sample."""
+        """The error for a failed span of an unchanged container; `slot`: of its first sample."""
         samples = batch.samples
         files = self._catalog.files(samples)
         size = self.containers.size(int(files[slot]))
@@ -97,7 +97,7 @@ class SpanReads:
 
 
 def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
-    """The spans of the files that these are the descriptors of, and the descriptor of each."""
+    """The spans of files with a descriptor in `fds`, and the descriptor of each span."""
     where = np.array([fds.get(file, -1) for file in spans.files.tolist()], np.int64)
     if where.min(initial=0) >= 0:
         return spans, where
@@ -105,7 +105,7 @@ def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
 
 
 def _failures(spans: Spans, got: IntArray, errors: IntArray) -> list[tuple[int, int, int]]:
-    """Slot, errno and bytes read of the spans that failed."""
+    """Slot, errno and bytes read of each failed span."""
     short = got < spans.needed
     columns = spans.slots[short], errors[short], got[short]
     return [*zip(*(column.tolist() for column in columns), strict=True)]

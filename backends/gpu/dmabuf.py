@@ -1,15 +1,15 @@
-"""GPU memory that an NVMe controller can write to: its bus addresses, by a dma-buf.
+"""GPU memory for DMA by an NVMe controller: its bus addresses, obtained through a dma-buf.
 
-CUDA exports the memory as a dma-buf. The kernel module dmabuf_import attaches the dma-buf and says
-at which bus addresses it is. The module has a single list of attachments for all processes,
-identified by the *number* of the dma-buf's descriptor. It keeps an attachment until it is told to
-detach it, even if the process has died. For a number in the list it returns the addresses of that
-attachment, whoever made it; only versions after 0.8.1 refuse (ESTALE). To be given the addresses of
-somebody else's memory would be to overwrite that memory. Therefore:
+CUDA exports the memory as a dma-buf. The kernel module dmabuf_import attaches the dma-buf and
+returns its bus addresses. The module has a single list of attachments for all processes, identified
+by the *number* of the dma-buf's descriptor. An attachment lasts until detached, even if the process
+has died. For a listed number, the module returns the addresses of that attachment to any process;
+only versions after 0.8.1 refuse (ESTALE). Reads to the addresses of another process's memory would
+overwrite that memory. Therefore:
 
-* numbers are high and random (those of processes are alike in all containers), and a number with
-  an attachment is never used;
-* the addresses must be as long as the memory, and all of them inside the BAR1 of its GPU;
+* numbers are high and random (low ones are alike in all containers), and a number with an
+  attachment is never used;
+* the address ranges must have the length of the memory, and all lie inside the BAR1 of its GPU;
 * the attachment is detached when the memory dies, or else at the end of the process, after the
   readers are closed; until then, both descriptors stay open. (Some versions tie an attachment to
   the descriptor of the module.)
@@ -49,19 +49,19 @@ _SEGMENT = np.dtype([("address", "<u8"), ("nbytes", "<u8")])
 _PAGE = 1 << PAGE_SHIFT  # bytes
 _FIRST_NUMBER, _LAST_NUMBER, _TRIES = 1000, 31_000, 64
 
-# To unload the module is no remedy: up to 0.8.1 it forgets its attachments without ending them.
-_RESTART = "restart the machine, or take mem='pinned'"
+# Unloading the module does not help: up to 0.8.1 it forgets its attachments without ending them.
+_RESTART = "restart the machine, or use mem='pinned'"
 _SMALLER = "use smaller batches or a smaller prefetch_queue_depth"
 
 
 class PeerMemory:
-    """The memory of a GPU, for an NVMe controller to write to."""
+    """Memory of a GPU that an NVMe controller can write to."""
 
     def __init__(self, gpu: int, controller: str, root: str = "/") -> None:
-        """Check what this needs; `controller` is a PCI address. `root` contains `sys` and `dev`.
+        """Check the requirements; `controller` is a PCI address. `root` contains `sys` and `dev`.
 
         Raises:
-            BackendUnavailable: something is missing on this machine; says what helps.
+            BackendUnavailable: something is missing on this machine; names the remedy.
         """
         cupy = cuda.require(gpu)
         address = str(cupy.cuda.Device(gpu).pci_bus_id).lower()
@@ -76,16 +76,17 @@ class PeerMemory:
         if problem := problem_of(controller_needs(controller, root)):
             what = f"{controller} cannot write to GPU memory: it {problem.reason}"
             raise BackendUnavailable(what, problem.remedy)
-        # At exit, finalizers run in the reverse order of their creation. That of a buffer would run
-        # while a lane still reads to it: only those that are made later close the readers first.
+        # At exit, finalizers run in the reverse order of their creation. A buffer's finalizer would
+        # run while a lane still reads into the buffer. This one, created earlier, runs after the
+        # readers are closed.
         weakref.finalize(self, _detach_all, os.getpid(), self._attached)
 
     def allocate(self, nbytes: int) -> cuda.DeviceBuffer:
-        """At least `nbytes` of GPU memory, which `find()` then knows.
+        """Allocate at least `nbytes` of GPU memory, and register them for `find()`.
 
         Raises:
             MemoryError: the GPU has not enough memory, or its BAR1 is too small.
-            BackendUnavailable: the memory has no bus addresses that can be used.
+            BackendUnavailable: the memory has no usable bus addresses.
             OSError: the module fails.
         """
         size = self._bar1.stop - self._bar1.start
@@ -103,13 +104,13 @@ class PeerMemory:
         return buffer
 
     def find(self, memory: Buffer) -> BusMemory:
-        """The bus addresses of memory from `allocate()`, or of a slice of it; else ValueError."""
+        """The bus addresses of memory from `allocate()`, or of a slice; else ValueError."""
         return self._known.find(memory)
 
     def flush(self) -> None:
-        """Make what the controller has written visible to work that the GPU begins later.
+        """Make the controller's writes visible to GPU work that begins later.
 
-        Completions are written to the memory of the host, and may overtake the data.
+        Completions are written to host memory, and may overtake the data.
         """
         if self._flushes:
             driver.flush_writes(self._gpu)
@@ -117,12 +118,12 @@ class PeerMemory:
     def _require_export(self) -> None:
         if not driver.attribute(self._gpu, driver.DMA_BUF):
             what = f"{self._name} cannot export its memory as a dma-buf"
-            remedy = "it takes NVIDIA's open kernel modules, and a data centre or workstation GPU"
-            raise BackendUnavailable(what, f"{remedy}; or take mem='pinned'")
+            remedy = "use NVIDIA's open kernel modules, and a data centre or workstation GPU"
+            raise BackendUnavailable(what, f"{remedy}; or use mem='pinned'")
         options = driver.attribute(self._gpu, driver.RDMA_FLUSH_OPTIONS)
         if self._flushes and not options & driver.HOST_FLUSH:
-            what = f"{self._name} cannot wait for what other devices write to its memory"
-            raise BackendUnavailable(what, "take mem='pinned'")
+            what = f"{self._name} cannot flush the writes of other devices to its memory"
+            raise BackendUnavailable(what, "use mem='pinned'")
         if not self._bar1:
             what = f"sysfs shows no memory window (BAR1) of {self._name}"
             raise BackendUnavailable(what, "in a container, mount /sys")
@@ -130,7 +131,7 @@ class PeerMemory:
     def _attach(
         self, buffer: cuda.DeviceBuffer
     ) -> tuple[npt.NDArray[np.void], Callable[[], object]]:
-        """The segments of a buffer's dma-buf, and what detaches it before the buffer dies."""
+        """Attach a buffer's dma-buf; return its segments, and a function to detach early."""
         fds: list[int] = []
         self._attached[id(fds)] = fds
         detach = weakref.finalize(buffer, self._detach, os.getpid(), fds)  # keeps `self` alive
@@ -160,25 +161,25 @@ class PeerMemory:
         self._attached.pop(id(fds), None)
 
     def _pages(self, nbytes: int, segments: npt.NDArray[np.void]) -> BusAddresses:
-        """The bus addresses of the pages of 4 KiB, if these can be those of the memory."""
+        """Check that segments can belong to the memory; return the bus addresses of 4-KiB pages."""
         starts, lengths = segments["address"], segments["nbytes"]
         total = int(lengths.sum())
         if total != nbytes:
             what = f"/{MODULE} has {total} bytes for {nbytes} bytes of {self._name}"
-            raise BackendUnavailable(f"{what}: they are of other memory", _RESTART)
+            raise BackendUnavailable(f"{what}, so it maps other memory", _RESTART)
         first, last = np.uint64(self._bar1.start), np.uint64(self._bar1.stop)
         outside = (starts < first) | (starts >= last) | (lengths > last - starts)
         if outside.any() or ((starts | lengths) % np.uint64(_PAGE)).any():
             known = f"{self._bar1.start:#x} to {self._bar1.stop - 1:#x}"
             what = f"/{MODULE} has addresses outside the BAR1 of {self._name}, {known}"
-            raise BackendUnavailable(f"{what}: they are of other memory", _RESTART)
+            raise BackendUnavailable(f"{what}, so it maps other memory", _RESTART)
         counts = (lengths // np.uint64(_PAGE)).astype(np.int64)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + (within * _PAGE).astype(np.uint64)
 
 
 def _with_unused_number(module: int, fd: int) -> int:
-    """A copy of a descriptor whose number no process has used for an attachment."""
+    """Duplicate a descriptor to a number without an attachment by any process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     end = _LAST_NUMBER if limit == resource.RLIM_INFINITY else min(limit, _LAST_NUMBER)
     start = min(_FIRST_NUMBER, end // 2)
@@ -200,7 +201,7 @@ def _with_unused_number(module: int, fd: int) -> int:
 
 
 def _is_attached(module: int, number: int) -> bool:
-    """Whether the module knows a descriptor number, from this or another process."""
+    """Test if a descriptor number has an attachment, of this or another process."""
     try:
         _segments(module, number, 0)
     except OSError as error:
@@ -211,7 +212,7 @@ def _is_attached(module: int, number: int) -> bool:
 
 
 def _segments(module: int, number: int, count: int) -> npt.NDArray[np.void]:
-    """The first `count` segments of an attached dma-buf."""
+    """Query the first `count` segments of an attached dma-buf."""
     # One more than asked for, because old versions of the module write one too many.
     answer = np.zeros(_REQUEST.itemsize + (count + 1) * _SEGMENT.itemsize, np.uint8)
     answer[: _REQUEST.itemsize].view(_REQUEST)[0] = number, count
@@ -227,13 +228,13 @@ def _detach_all(process: int, attached: dict[int, list[int]]) -> None:
 
 def _close(process: int, fds: list[int]) -> None:
     """Detach, if attached, and close the descriptors of the module and of the dma-buf."""
-    if os.getpid() != process:  # the attachment is that of the parent
+    if os.getpid() != process:  # the attachment belongs to the parent
         return
     if len(fds) == 2:
         number = np.array(fds[1:], np.int32)
         detach: Callable[[], object] = partial(fcntl.ioctl, fds[0], _DETACH, number.data)
         # One bytecode instruction: after a Ctrl-C in between, the next attempt would detach the
-        # memory of another process that has used the number since.
+        # memory of another process that has meanwhile used the number.
         with contextlib.suppress(OSError):  # not attached
             deque(map(operator.call, (fds.pop, detach)), 0)
         os.close(int(number[0]))

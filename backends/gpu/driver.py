@@ -1,4 +1,4 @@
-"""CUDA's driver API, as far as DMA by other devices needs it and CuPy does not have it.
+"""The part of CUDA's driver API that DMA by other devices needs and CuPy lacks.
 
 Source: the CUDA Driver API, "Memory Management", "Device Management" and "Event Management".
 """
@@ -15,7 +15,7 @@ RDMA_FLUSH_OPTIONS, RDMA_ORDERING, DMA_BUF = 117, 118, 124
 _GPU_DIRECT_RDMA_WRITES_ORDERING and _DMA_BUF_SUPPORTED."""
 
 HOST_FLUSH = 1  # a bit of RDMA_FLUSH_OPTIONS: `flush_writes()` works
-OWNER = 100  # a value of RDMA_ORDERING: work of the GPU sees what devices wrote before it began
+OWNER = 100  # a value of RDMA_ORDERING: GPU work sees the writes of devices before its start
 
 _LIBRARY = "libcuda.so.1"
 _DMA_BUF_FD = 1  # CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
@@ -23,7 +23,7 @@ _CURRENT_CONTEXT = 0  # CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX
 
 
 def attribute(gpu: int, number: int) -> int:
-    """An attribute of a GPU; 0 if its driver does not know it."""
+    """Query an attribute of a GPU; 0 if the driver does not know the attribute."""
     device, value = ctypes.c_int(), ctypes.c_int()
     _call(gpu, "cuDeviceGet", ctypes.byref(device), gpu)
     try:
@@ -34,7 +34,7 @@ def attribute(gpu: int, number: int) -> int:
 
 
 def export(buffer: cuda.DeviceBuffer) -> int:
-    """A descriptor of the dma-buf of GPU memory, for the caller to close; or BackendUnavailable."""
+    """Export GPU memory as a dma-buf; the caller closes the descriptor. Or BackendUnavailable."""
     fd = ctypes.c_int(-1)
     start, length = ctypes.c_uint64(buffer.address), ctypes.c_size_t(buffer.nbytes)
     name, flags = "cuMemGetHandleForAddressRange", ctypes.c_uint64(0)
@@ -43,7 +43,7 @@ def export(buffer: cuda.DeviceBuffer) -> int:
 
 
 def flush_writes(gpu: int) -> None:
-    """Wait until work of the GPU sees everything that devices have written to its memory."""
+    """Wait until GPU work sees all writes of devices to its memory."""
     _call(gpu, "cuFlushGPUDirectRDMAWrites", _CURRENT_CONTEXT, OWNER)
 
 
@@ -57,10 +57,10 @@ def _library() -> Any:
 
 
 def _call(gpu: int, name: str, *arguments: Any) -> None:
-    """Call a function of the driver with the GPU's primary context."""
+    """Call a driver function with the GPU's primary context."""
     library, device = _library(), cuda.require(gpu).cuda.Device(gpu)
     with device:
-        device.use()  # `with` alone gives a new thread no context for the GPU that it begins with
+        device.use()  # `with` alone gives a new thread no context for its initial GPU
         code = getattr(library, name)(*arguments)
     if code:
         text = ctypes.c_char_p()

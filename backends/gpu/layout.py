@@ -1,6 +1,6 @@
-"""The structures of submit.cu as numpy types, their first values and limits, and its source.
+"""The structures of submit.cu as numpy types, with initial values and limits, and its source.
 
-Addresses are those that the kernel uses; bus addresses are those that the controller uses.
+The kernel uses addresses; the controller uses bus addresses.
 """
 
 from pathlib import Path
@@ -12,18 +12,18 @@ from ...contract._types import IntArray
 
 QUEUE_PAIR = np.dtype(
     [
-        # Addresses of what the controller reads and writes. The queues are zeros at first.
+        # Addresses of memory shared with the controller. The queues are zeros at first.
         ("submission_queue", "<u8"),  # u64[depth, 8]
         ("completion_queue", "<u8"),  # u32[depth, 4]
         ("submission_doorbell", "<u8"),  # u32, a register
         ("completion_doorbell", "<u8"),  # u32, a register
         ("prp_lists", "<u8"),  # u64[depth, 512]; each list is aligned to its 4096 bytes
-        # Addresses of what only the kernel reads and writes.
+        # Addresses of memory used by the kernel only.
         ("prp_list_bus", "<u8"),  # u64[depth], the bus address of each list
         ("commands", "<u8"),  # u32[depth], the index of the command in each slot
         ("identifiers", "<u8"),  # u32[depth], its command identifier
         ("free", "<u8"),  # u32[depth], a stack of identifiers
-        # The state, which the kernel updates when it ends.
+        # The state, updated by the kernel at its end.
         ("depth", "<u4"),  # entries of both queues
         ("tail", "<u4"),  # the entry of the next command
         ("head", "<u4"),  # the entry of the next completion
@@ -39,16 +39,16 @@ BATCH = np.dtype(
         ("blocks", "<u8"),  # u32[count], its logical blocks, at least 1
         ("offset", "<u8"),  # u64[count], bytes into the arena, multiples of 4
         ("status", "<u8"),  # u32[count], NOT_DONE at first; then DNR | SCT << 8 | SC, 0 is success
-        ("next", "<u8"),  # u32, 0 at first: the next command that no queue pair has taken
+        ("next", "<u8"),  # u32, 0 at first: the next command not claimed by a queue pair
         ("page_bus", "<u8"),  # u64[pages], the bus address of each page of the arena
         ("stop", "<u8"),  # u32, 0 at first: if the host makes it 1, the kernel returns
         # Values.
-        ("patience_ns", "<u8"),  # without a completion, a queue pair gives up after that
+        ("patience_ns", "<u8"),  # a queue pair gives up after so long without a completion
         ("count", "<u4"),  # commands
         ("page_shift", "<u4"),  # a page of the arena has 1 << page_shift bytes
         ("block_shift", "<u4"),  # a logical block has 1 << block_shift bytes
         ("nsid", "<u4"),  # the namespace
-        ("share", "<u4"),  # commands that a queue pair takes at once, at most
+        ("share", "<u4"),  # the most commands that a queue pair claims at once
         ("padding", "<u4"),
     ]
 )
@@ -71,7 +71,7 @@ FAULTS = {
 
 
 def queue_pairs(count: int, depth: int) -> np.ndarray:
-    """QUEUE_PAIR[count], not used yet, without addresses."""
+    """Make QUEUE_PAIR[count], unused and without addresses."""
     if not MIN_DEPTH <= depth <= MAX_DEPTH:
         raise ValueError(f"depth={depth}: must be {MIN_DEPTH} to {MAX_DEPTH}")
     made = np.zeros(count, QUEUE_PAIR)
@@ -80,7 +80,7 @@ def queue_pairs(count: int, depth: int) -> np.ndarray:
 
 
 def first_columns(depth: int) -> dict[str, npt.NDArray[np.uint32]]:
-    """The columns `commands`, `identifiers` and `free` of a queue pair, not used yet."""
+    """Make the columns `commands`, `identifiers` and `free` of an unused queue pair."""
     return {
         "commands": np.full(depth, NO_COMMAND, np.uint32),
         "identifiers": np.zeros(depth, np.uint32),
@@ -91,14 +91,14 @@ def first_columns(depth: int) -> dict[str, npt.NDArray[np.uint32]]:
 def batch(
     *, count: int, page_shift: int, block_shift: int, nsid: int, share: int, patience_s: float
 ) -> np.ndarray:
-    """A BATCH without addresses, of shape ().
+    """Make a BATCH without addresses, of shape ().
 
     Args:
         count: commands, at most MAX_COMMANDS.
         page_shift: the arena's pages have 1 << page_shift bytes; at least 12.
         block_shift: the logical blocks have 1 << block_shift bytes; at least 9.
         nsid: the namespace, from 1.
-        share: commands that a queue pair takes at once, at most; 1 to 32.
+        share: the most commands that a queue pair claims at once; 1 to 32.
         patience_s: seconds without a completion after which a queue pair gives up, more than 0.
     """
     limits = {
@@ -123,11 +123,11 @@ def batch(
 def check_reads(blocks: IntArray, offset: IntArray, *, block_shift: int, arena_bytes: int) -> None:
     """Refuse commands that the kernel cannot build, or that do not fit into the arena.
 
-    Such a command would have the controller write to memory that is not the arena's.
+    With such a command, the controller would write to memory outside of the arena.
 
     Args:
         blocks: int64[n], the logical blocks of each command.
-        offset: int64[n], where its bytes go, in bytes into the arena.
+        offset: int64[n], the destination of each command, in bytes into the arena.
         block_shift: a logical block has 1 << block_shift bytes.
         arena_bytes: bytes of the arena.
 
@@ -148,7 +148,7 @@ def check_reads(blocks: IntArray, offset: IntArray, *, block_shift: int, arena_b
 
 
 def source() -> str:
-    """The kernel as one CUDA text, which does not compile if its sizes or constants differ here."""
+    """The CUDA source of the kernel; does not compile if sizes or constants differ from here."""
     folder = Path(__file__).parent
     text = (folder / "submit.cu").read_text()
     text = text.replace('#include "machine.h"\n', (folder / "machine.h").read_text())

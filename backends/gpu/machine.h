@@ -1,8 +1,8 @@
-// The lanes that drive a queue pair, and the order of their reads and writes as other lanes and the
-// controller see it. submit.cu uses nothing else of the machine, so that its tests run on a host,
-// where threads are the lanes.
+// The lanes that drive a queue pair, and the memory order of their accesses, as seen by other lanes
+// and the controller. submit.cu uses nothing else of the machine, so its tests run on a host, with
+// threads as lanes.
 //
-// Source: PTX ISA, "Memory Consistency Model". It needs compute capability 7.0.
+// Source: PTX ISA, "Memory Consistency Model". Needs compute capability 7.0.
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 
 DEVICE u32 lane_index() { return threadIdx.x; }
 
-// Every lane waits for all. What a lane wrote before, the others see afterwards.
+// Every lane waits for all. Afterwards, all lanes see the earlier writes of each.
 DEVICE void sync_lanes() { __syncwarp(ALL_LANES); }
 
 // All lanes must call these together. They order no memory accesses.
@@ -29,10 +29,10 @@ DEVICE u32 ballot(bool holds) { return __ballot_sync(ALL_LANES, holds); }
 DEVICE u32 fetch_add(u32 *word, u32 value) { return atomicAdd(word, value); }
 DEVICE u32 exchange(u32 *word, u32 value) { return atomicExch(word, value); }
 
-// Whoever sees a later write of this lane, the controller too, also sees its earlier ones.
+// Any observer of a later write of this lane, also the controller, sees the earlier writes.
 DEVICE void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// Exactly one store. The lanes whose writes it announces have passed a fence and sync_lanes().
+// Exactly one store. All lanes with announced writes have passed a fence and sync_lanes().
 DEVICE void write_doorbell(u32 *doorbell, u32 value) {
     fence();
 #if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1202  // PTX 8.2
@@ -42,7 +42,7 @@ DEVICE void write_doorbell(u32 *doorbell, u32 value) {
 #endif
 }
 
-// A word that the controller or the host writes. What they wrote before it is seen afterwards.
+// Loads a word written by the controller or the host. Their earlier writes are seen afterwards.
 DEVICE u32 load_acquire(const u32 *word) {
     u32 value;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");

@@ -1,4 +1,4 @@
-"""The kernel of submit.cu on a GPU: compiled, launched, awaited and stopped, by CuPy."""
+"""The kernel of submit.cu on a GPU: compilation, launch, wait and stop, by CuPy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Statuses = npt.NDArray[np.uint32]
 
 
 class Launcher:
-    """The kernel, compiled for a GPU, and what it needs to be launched.
+    """The kernel compiled for a GPU, with the means to launch it.
 
     Attributes:
         gpu: the number of the GPU.
@@ -51,26 +51,26 @@ class Launcher:
                 self.kernel = module.get_function("submit_reads")
         except Exception as error:  # of CuPy's compiler, of CUDA's driver, or no NVRTC
             what = f"the kernel cannot be compiled for GPU {gpu} (sm_{capability}): {error}"
-            remedy = "install a CuPy, and NVRTC and headers of CUDA's runtime, that know this GPU"
+            remedy = "install CuPy, NVRTC and headers of CUDA's runtime in versions for this GPU"
             raise BackendUnavailable(what, remedy) from None
 
     def map_memory(self, memory: HostBuffer) -> int:
-        """Page-lock host memory until it dies; return the address by which the kernel uses it."""
+        """Page-lock host memory until freed; return its address for the kernel."""
         return cuda.device_address(cuda.page_lock(memory, self.gpu), self.gpu)
 
     def map_registers(self, registers: HostBuffer) -> int:
-        """The same for mapped registers of another device."""
+        """Register mapped registers of another device; return their address for the kernel."""
         return cuda.device_address(cuda.map_registers(registers, self.gpu), self.gpu)
 
     def launches(self, pairs: npt.NDArray[np.void], prp_list_bus: BusAddresses) -> Launches:
-        """Launches of the kernel that drive some queue pairs, one after the other."""
+        """Prepare launches of the kernel that drive some queue pairs, one after the other."""
         return Launches(self, pairs, prp_list_bus)
 
 
 class Launches:
     """Launches of the kernel for the same queue pairs, one at a time, on a stream of their own.
 
-    Everything raises an OSError if the GPU has failed, and a MemoryError if there is no room.
+    All methods raise an OSError if the GPU has failed, and a MemoryError if memory runs out.
 
     Attributes:
         pairs: QUEUE_PAIR[k], their state after the last launch, in page-locked memory.
@@ -79,11 +79,11 @@ class Launches:
     def __init__(
         self, launcher: Launcher, pairs: npt.NDArray[np.void], prp_list_bus: BusAddresses
     ) -> None:
-        """Prepare launches for queue pairs that have not been used.
+        """Prepare launches for unused queue pairs.
 
         Args:
             launcher: has the kernel.
-            pairs: QUEUE_PAIR[k], with the addresses of what the controller uses.
+            pairs: QUEUE_PAIR[k], with the addresses of memory shared with the controller.
             prp_list_bus: uint64[k, depth], the bus addresses of their PRP lists.
         """
         self._launcher = launcher
@@ -112,9 +112,9 @@ class Launches:
                 self._own[place] = _bytes(column)
 
     def start(self, batch: npt.NDArray[np.void], **columns: npt.NDArray[Any]) -> None:
-        """Launch the kernel for a BATCH, whose columns are slba, blocks, offset and page_bus.
+        """Launch the kernel for a BATCH with the columns slba, blocks, offset and page_bus.
 
-        If that fails, call `stop()`.
+        After a failure, call `stop()`.
         """
         with self._on_gpu():
             columns["next"] = np.zeros(1, _STATUS)
@@ -147,7 +147,7 @@ class Launches:
         return self._host[self._status].view(_STATUS).copy()
 
     def stop(self) -> None:
-        """Have the kernel return, whatever is in flight, and wait for that; updates `pairs`."""
+        """Stop the kernel, even with commands in flight, and wait for its end; updates `pairs`."""
         self._stop[0] = 1
         with self._on_gpu():
             self._stream.synchronize()
@@ -156,11 +156,11 @@ class Launches:
 
     @contextlib.contextmanager
     def _on_gpu(self) -> Iterator[None]:
-        """Makes the GPU the current one, and OSErrors of the errors of CUDA and its driver."""
+        """Make the GPU current, and turn errors of CUDA and its driver into OSErrors."""
         try:
             with self._cupy.cuda.Device(self._launcher.gpu):
                 yield
-        except RuntimeError as error:  # of which CuPy derives both
+        except RuntimeError as error:  # the base class of both in CuPy
             what = f"GPU {self._launcher.gpu} has failed to submit commands: {error}"
             raise OSError(errno.EIO, what) from None
 
@@ -174,13 +174,13 @@ class Launches:
         self._copy("memcpyDeviceToHost", address_of(self._rows), self._own.address, nbytes)
 
     def _page_locked(self, nbytes: int) -> HostBuffer:
-        """At least one page of page-locked memory, of which the first `nbytes` are returned."""
+        """Allocate whole pages of page-locked memory; return the first `nbytes`."""
         memory = np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8)
         return cuda.page_lock(memory, self._launcher.gpu)[:nbytes]
 
 
 def _pack(columns: Any) -> tuple[list[slice], int]:
-    """Places for columns one after the other, at multiples of 8 bytes, and the bytes of all."""
+    """Lay out columns one after the other, at multiples of 8 bytes; also return the total bytes."""
     ends = np.cumsum([-(-column.nbytes // 8) * 8 for column in columns]).tolist()
     starts = [0, *ends[:-1]]
     return [

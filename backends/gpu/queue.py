@@ -1,4 +1,4 @@
-"""A queue whose read commands a GPU submits, by launches of the kernel of submit.cu."""
+"""A queue of read commands submitted by a GPU, through launches of the kernel of submit.cu."""
 
 import errno
 import os
@@ -18,22 +18,22 @@ from .dmabuf import PeerMemory
 from .queue_pairs import COMPLETION_BYTES, QueuePairs
 from .registers import Registers
 
-_SHARES = 4  # a queue pair takes its part of a batch in so many turns, or more
+_SHARES = 4  # a queue pair claims its part of a batch in so many turns, or more
 
 _leaked_on_purpose: list[Any] = []  # memory that a controller may still write to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Controller:
-    """A controller that a GPU submits commands to.
+    """A controller driven by a GPU.
 
     Attributes:
         device: open at the PCI address.
-        registers: its registers.
-        doorbells: the address of their doorbells, as the kernel uses it.
-        granted: how many I/O queue pairs it grants.
+        registers: the mapped registers.
+        doorbells: the address of the doorbells for the kernel.
+        granted: the number of I/O queue pairs granted by the controller.
         launcher: launches the kernel, as `gpu.module.Launcher`.
-        peer: allocates memory for completion queues; None: they are in host memory.
+        peer: allocates memory for completion queues; None: in host memory.
         lba_bytes: bytes of a logical block.
         timeout_s: seconds without any completion after which a queue pair is given up.
     """
@@ -51,16 +51,16 @@ class Controller:
 class GpuQueue:
     """Some queue pairs of a controller, for one thread at a time. `close()` deletes them.
 
-    If the controller does not complete commands, the queue pairs are deleted: it then no longer
-    writes to the memory. The next read creates new ones.
+    If the controller does not complete commands, the queue pairs are deleted, which ends its writes
+    to the memory. The next read creates new queue pairs.
     """
 
     def __init__(self, controller: Controller, pairs: int, depth: int) -> None:
-        """For `pairs` queue pairs of `depth` entries; the controller has none of them yet."""
+        """Prepare for `pairs` queue pairs of `depth` entries; none is created yet."""
         self._controller: Controller | None = controller  # None: closed
         self._count, self._depth = pairs, depth
         self._process = os.getpid()
-        self._memory: list[object] = []  # what the controller may write to
+        self._memory: list[object] = []  # memory that the controller may write to
         self._pairs: QueuePairs | None = None
         self._launches: Any = None
 
@@ -72,20 +72,19 @@ class GpuQueue:
         arena: BusMemory,
         owner: object,
     ) -> dict[int, tuple[int, str]]:
-        """Read ranges of the namespace; return the errno and the reason of each that failed.
+        """Read ranges of the namespace; return the errno and the reason for each failed one.
 
         Args:
             offsets: int64[n], bytes into the namespace; like `lengths`, multiples of a block.
             memory: int64[n], addresses in the arena; multiples of 4.
             lengths: int64[n], bytes, at most 2 MiB.
-            arena: the memory that is read to.
-            owner: owns it; kept for ever if the controller stops answering.
+            arena: the destination memory.
+            owner: the owner of the arena; leaked on purpose if the controller stops answering.
 
         Raises:
-            OSError: the controller does not answer, or another driver has it; or the GPU has
-                failed.
+            OSError: the controller does not answer or has another driver, or the GPU has failed.
             ValueError: the queue is closed.
-            RuntimeError: it was made in another process, from which this one was forked.
+            RuntimeError: the queue was created before this process was forked.
         """
         controller = self._usable()
         if not offsets.size:
@@ -113,7 +112,7 @@ class GpuQueue:
         return failures
 
     def close(self) -> None:
-        """Delete the queue pairs. Closing twice is fine. In a forked process nothing is done."""
+        """Delete the queue pairs. Closing twice is fine. Does nothing in a forked process."""
         if os.getpid() != self._process:
             return
         self._give_up()
@@ -154,7 +153,7 @@ class GpuQueue:
         lengths: IntArray,
         arena: BusMemory,
     ) -> tuple[npt.NDArray[np.void], dict[str, npt.NDArray[Any]]]:
-        """A BATCH and its columns."""
+        """Make a BATCH and its columns."""
         count = offsets.size
         shift = controller.lba_bytes.bit_length() - 1
         blocks, places = lengths >> shift, memory - arena.origin
@@ -177,11 +176,11 @@ class GpuQueue:
         return batch, columns
 
     def _usable(self) -> Controller:
-        """The controller, if it can be used."""
+        """The controller, if usable."""
         if self._controller is None:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
-            raise RuntimeError("an xnvme-bam reader cannot be used in a forked process: open one")
+            raise RuntimeError("an xnvme-bam reader cannot be used after a fork: open a new one")
         device = self._controller.device
         if device.is_gone:
             taken = "another driver has taken over the controller"
@@ -190,7 +189,7 @@ class GpuQueue:
         return self._controller
 
     def _give_up(self) -> None:
-        """Have the kernel return, and delete the queue pairs if they cannot be used any more."""
+        """Stop the kernel, and delete the queue pairs if no longer usable."""
         if not self._memory:
             return
         try:
@@ -205,7 +204,7 @@ class GpuQueue:
     def _delete(self) -> bool:
         """Delete the queue pairs; return whether the controller no longer uses any memory.
 
-        After a Ctrl-C in `close()`, it goes on when called again.
+        After a Ctrl-C in `close()`, another call continues.
         """
         self._launches = None
         deleted = self._pairs is None or self._pairs.close()

@@ -1,11 +1,11 @@
-"""I/O queue pairs that belong to this process, not to libxnvme, on a controller at a PCI address.
+"""I/O queue pairs owned by this process, not by libxnvme, on a controller at a PCI address.
 
 libxnvme opens the controller, allocates the memory and runs the admin commands that create and
-delete the queues. Nothing else of it touches them, so anything that can write to the doorbells can
-submit commands: a GPU, for example.
+delete the queues, but does not use the queues. Any agent with access to the doorbells can submit
+commands: a GPU, for example.
 
-Source: NVM Express Base Specification 2.0, "Create I/O Completion Queue" and the three commands
-like it.
+Source: NVM Express Base Specification 2.0, "Create I/O Completion Queue" and the three related
+commands.
 """
 
 import os
@@ -28,22 +28,22 @@ _SQ_ENTRY, _CQ_ENTRY = 64, 16  # bytes
 _PAGE, _HUGEPAGE = layout.PAGE, 512  # bytes, pages
 
 COMPLETION_BYTES = layout.MAX_DEPTH * _CQ_ENTRY
-"""Bytes of a completion queue that is not in host memory."""
+"""Bytes of a completion queue outside of host memory."""
 
-_leaked_on_purpose: list[Any] = []  # queue pairs, with their memory, that could not be deleted
+_leaked_on_purpose: list[Any] = []  # queue pairs that could not be deleted, with their memory
 
 
 class QueuePairs:
-    """Some queue pairs, created together by `create()`. `close()` deletes them.
+    """Queue pairs created together by `create()` and deleted by `close()`.
 
-    Addresses are those that the processor uses, except for completion queues that are elsewhere.
+    Addresses are the processor's, except for completion queues outside of host memory.
 
     Attributes:
-        qids: their queue identifiers.
-        memory: uint8[n], host memory with the submission queues, the PRP lists and, unless they
-            are elsewhere, the completion queues; zeros at first.
-        submission_queues: int64[k], their addresses.
-        completion_queues: int64[k], their addresses.
+        qids: the queue identifiers.
+        memory: uint8[n], host memory with the submission queues, the PRP lists and, unless placed
+            elsewhere, the completion queues; zeros at first.
+        submission_queues: int64[k], addresses.
+        completion_queues: int64[k], addresses.
         prp_lists: int64[k], the address of the first of `depth` PRP lists, a page each.
         prp_list_bus: uint64[k, depth], the bus addresses of the PRP lists.
     """
@@ -63,9 +63,9 @@ class QueuePairs:
             device: open at a PCI address.
             count: queue pairs.
             depth: entries of each queue; a submission queue holds one command less.
-            granted: what `count_granted()` returned: identifiers are 1 to this.
+            granted: the result of `count_granted()`, the largest identifier.
             completions: memory for the completion queues, COMPLETION_BYTES for each, and its bus
-                addresses. None: they are in host memory.
+                addresses. None: in host memory.
 
         Raises:
             MemoryError: there is not enough memory for DMA.
@@ -95,14 +95,14 @@ class QueuePairs:
         self._completion_bus = there.addresses(self.completion_queues).tolist()
 
     def create(self) -> None:
-        """Create them. After any exception, `close()` deletes those that exist.
+        """Create the queue pairs. After any exception, `close()` deletes existing ones.
 
         Raises:
             BackendUnavailable: there are not enough free queues.
             OSError: the controller refuses a queue or does not answer.
         """
         granted = self._granted
-        free = iter(range(granted, 0, -1))  # libxnvme takes the lowest first
+        free = iter(range(granted, 0, -1))  # libxnvme uses the lowest first
         for index, (submission, completion) in enumerate(
             zip(self._submission_bus, self._completion_bus, strict=True)
         ):
@@ -123,10 +123,10 @@ class QueuePairs:
                 raise refused(what, status)
 
     def close(self) -> bool:
-        """Delete them; return whether the controller no longer uses the memory.
+        """Delete the queue pairs; return whether the controller no longer uses the memory.
 
-        Closing again continues a call that was interrupted. If the controller does not answer, or
-        must not be touched, the memory is leaked on purpose. In a forked process nothing is done.
+        Closing again continues an interrupted call. If the controller does not answer, or must not
+        be touched, the memory is leaked on purpose. Does nothing in a forked process.
         """
         if os.getpid() != self._process:
             return True
@@ -140,15 +140,15 @@ class QueuePairs:
         return True
 
     def _step(self, opcode: int, undo: int, prp1: int, cdw10: int, cdw11: int) -> int:
-        """Create a queue by an admin command that is undone by another one; return its status."""
+        """Create a queue by an admin command, to be undone by another; return its status."""
         create = AdminCommand(self._device, opcode, prp1=prp1, cdw10=cdw10, cdw11=cdw11)
-        # Before it runs: a Ctrl-C during the command is raised when it has completed.
+        # Before the run: a Ctrl-C during the command is raised after its completion.
         self._steps.append((create, AdminCommand(self._device, undo, cdw10=cdw10 & 0xFFFF)))
         return create.run()
 
 
 def _succeeds(delete: AdminCommand) -> bool:
-    """Run an admin command unless it has succeeded already; whether it has."""
+    """Run an admin command unless already successful; return whether it has succeeded."""
     try:
         return not (delete.status and delete.run())
     except OSError:  # the controller does not answer
@@ -156,9 +156,9 @@ def _succeeds(delete: AdminCommand) -> bool:
 
 
 def _place(memory: BusMemory, sizes: list[int], after: int) -> tuple[IntArray, int]:
-    """Pieces of so many pages each, contiguous on the bus: their addresses, and where they end.
+    """Place pieces of `sizes` pages, contiguous on the bus; return their addresses and the end.
 
-    There must be room for so many pages `after` them.
+    `after` more pages must fit after the last piece.
     """
     each = memory.address + np.arange(memory.nbytes // _PAGE) * _PAGE
     gaps = np.diff(memory.addresses(each).astype(np.int64)) != _PAGE

@@ -1,4 +1,4 @@
-"""The registers of a controller at a PCI address: its doorbells, and the depth of its queues.
+"""The registers of a controller at a PCI address: doorbells and queue depth.
 
 Source: NVM Express Base Specification 2.0, "Controller Properties": CAP and the doorbells.
 """
@@ -23,16 +23,16 @@ class Registers:
 
     Attributes:
         doorbells: uint8[n], the pages with the doorbells. The mapping lives as long as this array.
-            To touch it is a SIGBUS once the controller is gone.
-        max_depth: entries that a queue can have.
+            Access raises SIGBUS once the controller is gone.
+        max_depth: the most entries of a queue.
     """
 
     def __init__(self, address: str, granted: int) -> None:
         """Map the registers of the controller at a PCI address, with `granted` I/O queue pairs.
 
         Raises:
-            BackendUnavailable: the kernel does not allow it.
-            OSError: they cannot be mapped, or the controller does not answer.
+            BackendUnavailable: the kernel does not allow the mapping.
+            OSError: the registers cannot be mapped, or the controller does not answer.
         """
         memory = map_registers(address)
         start = address_of(memory)
@@ -42,11 +42,11 @@ class Registers:
         self.max_depth = (low & 0xFFFF) + 1  # CAP.MQES
         self._stride = 4 << (high & 15)  # CAP.DSTRD
         nbytes = -(-2 * (granted + 1) * self._stride // _PAGE) * _PAGE
-        # Nothing else of it is for the GPU to write to.
+        # The GPU gets access to the doorbells only.
         self.doorbells = memory[_DOORBELLS : _DOORBELLS + nbytes]
 
     def offsets(self, qid: int) -> tuple[int, int]:
-        """Where in `doorbells` those of a submission queue and its completion queue are."""
+        """Offsets in `doorbells` of a submission queue's doorbell and its completion queue's."""
         first = 2 * qid * self._stride
         return first, first + self._stride
 

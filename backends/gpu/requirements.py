@@ -1,7 +1,7 @@
-"""What this machine has of what GPUs need to be read into, as sysfs and procfs show it.
+"""Checks of a machine's requirements for reads into GPUs, from sysfs and procfs.
 
-Nothing is bound or changed. Each function has the parameter `root`, the directory that contains
-`dev`, `proc` and `sys`.
+Nothing is bound or changed. Each function has the parameter `root`, the directory with `dev`,
+`proc` and `sys`.
 
 Sources: the README of NVIDIA's Linux driver, chapter "The /proc Interface"; NVIDIA's GPUDirect
 Storage guide.
@@ -20,12 +20,12 @@ from ..linux.storage import sysfs_text
 
 MODULE = "dev/dmabuf_import"
 """The device of the kernel module dmabuf_import, below the root directory."""
-LARGER_BAR1 = "switch on Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
-"""How to get a larger BAR1."""
+LARGER_BAR1 = "enable Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
+"""The remedy for a small BAR1."""
 
 _DISPLAY_CLASS, _NVIDIA = "0x03", "0x10de"
 _VERSION = "proc/driver/nvidia/version"
-_SMALL_BAR1 = 256 << 20  # bytes; what GPUs have without Resizable BAR
+_SMALL_BAR1 = 256 << 20  # bytes; the BAR1 of GPUs without Resizable BAR
 
 _OPEN = Need("the open kernel modules of NVIDIA's driver", "install them (package nvidia-open)")
 _IMPORT = Need(
@@ -40,7 +40,8 @@ _STATIC_BAR1 = (
     'options nvidia NVreg_RegistryDwords="RMForceStaticBar1=1;RmForceDisableIomapWC=1;" '
     "in /etc/modprobe.d/nvidia.conf"
 )
-# NVIDIA's own ways from storage to GPU memory: a file, its content, or else what is missing.
+# NVIDIA's own ways from storage to GPU memory: a file, its expected content, the requirement, and
+# the remedy.
 _CUFILE = (
     ("nvidia-fs", "proc/driver/nvidia-fs/stats", ".", "the module nvidia-fs", "modprobe nvidia-fs"),
     (_P2PDMA, _VERSION, _565, f"{_OPEN.what}, version 565 or newer", _OPEN.how),
@@ -51,11 +52,11 @@ _CUFILE = (
 
 
 def list_gpus(root: str = "/", *, submits: bool = False) -> Iterator[DeviceStatus]:
-    """Every NVIDIA GPU: its page-locked memory, and each NVMe controller that may read into it.
+    """List every NVIDIA GPU, with page-locked memory, and NVMe controllers for P2P reads.
 
-    A controller counts if it is below the same root complex. With `submits` it has another row,
-    for commands that the GPU submits; without, there are rows about cuFile. On a machine without
-    an NVIDIA GPU there is one row, which says so.
+    Only controllers below the same root complex are listed. With `submits`, each has another row,
+    for commands submitted by the GPU; without, there are rows about cuFile. A machine without an
+    NVIDIA GPU gets a single row about this.
     """
     base = Path(root)
     gpus = [each for each in sorted((base / FUNCTIONS).glob("*")) if _is_gpu(each)]
@@ -81,7 +82,7 @@ def list_gpus(root: str = "/", *, submits: bool = False) -> Iterator[DeviceStatu
 
 
 def cuda_problem(root: str = "/") -> BackendUnavailable | None:
-    """Why CUDA cannot be used by CuPy, which is not imported where there is no driver."""
+    """The reason why CuPy cannot use CUDA, or None. Without a driver, CuPy is not imported."""
     if not sysfs_text(Path(root) / _VERSION):
         remedy = "install NVIDIA's driver, best with open kernel modules (package nvidia-open)"
         return BackendUnavailable("NVIDIA's driver is not loaded", remedy)
@@ -93,16 +94,16 @@ def cuda_problem(root: str = "/") -> BackendUnavailable | None:
 
 
 def controller_needs(controller: str, root: str = "/") -> list[Need]:
-    """What is missing before the controller at a PCI address can write to memory of GPUs.
+    """The missing requirements for writes to GPU memory by the controller at a PCI address.
 
-    That is without what the GPU itself lacks.
+    The GPU's own requirements are not included.
     """
     base = Path(root)
     return [*_module_needs(base), *_access_needs(base, base / FUNCTIONS / controller)]
 
 
 def submission_needs(controller: str, root: str = "/") -> list[Need]:
-    """What is missing before a GPU can submit commands to the controller at a PCI address."""
+    """The missing requirements for commands of a GPU to the controller at a PCI address."""
     base = Path(root)
     return [*pci.machine_needs(base), *_access_needs(base, base / FUNCTIONS / controller)]
 
@@ -145,7 +146,7 @@ def _rows_of(
 
 
 def _memory_needs(base: Path, window: range) -> Iterator[Need]:
-    """What is missing before another device can write to the memory of a GPU."""
+    """The missing requirements for writes of other devices to the memory of a GPU."""
     if "Open Kernel Module" not in sysfs_text(base / _VERSION):
         yield _OPEN
     yield from _module_needs(base)
@@ -158,7 +159,7 @@ def _module_needs(base: Path) -> list[Need]:
 
 
 def _access_needs(base: Path, controller: Path, *gpus: Path) -> Iterator[Need]:
-    """What is missing before a controller and GPUs can use addresses of each other."""
+    """The missing requirements for DMA between a controller and GPUs."""
     yield from pci.register_needs(base)
     driver = pci.driver_of(controller.name, str(base))
     if driver != "uio_pci_generic":

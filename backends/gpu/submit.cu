@@ -1,10 +1,10 @@
-// NVMe reads that a GPU submits: it writes commands to submission queues, writes the doorbells and
-// polls the completion queues. Each warp drives one queue pair alone, so there are no locks. Warps
-// share only the index of the next command.
+// NVMe reads submitted by a GPU, which writes commands to submission queues, writes the doorbells
+// and polls the completion queues. Each warp drives one queue pair alone, so there are no locks.
+// Warps share only the index of the next command.
 //
-// A slot holds one command under way and its PRP list. A command identifier is slot | uses << 10,
-// where `uses` counts the commands that the slot has held, modulo 64. So a late or second
-// completion of one of the 63 commands before is not taken for that of the command under way.
+// A slot holds one command in flight and its PRP list. A command identifier is slot | uses << 10,
+// where `uses` counts the commands of the slot, modulo 64. So a late or second completion of one
+// of the 63 previous commands is not mistaken for the completion of the command in flight.
 //
 // Sources: NVM Express Base Specification 2.0 (queues, phase tag, PRP); NVM Command Set
 // Specification 1.0 (Read). layout.py has these structures as numpy types.
@@ -25,9 +25,9 @@ enum : u32 {
     UNKNOWN_IDENTIFIER = 3,
 };
 
-// Arrays of depth entries. Their first values are those of layout.py.
+// Arrays of depth entries. layout.py has their initial values.
 struct QueuePair {
-    u64 *submission_queue;     // u64[depth][8]; only the words that a read uses are written
+    u64 *submission_queue;     // u64[depth][8]; only the words used by a read are written
     u32 *completion_queue;     // u32[depth][4]
     u32 *submission_doorbell;  // the tail
     u32 *completion_doorbell;  // the head
@@ -39,23 +39,23 @@ struct QueuePair {
     u32 depth;                 // 2 to SLOTS; the last slot stays unused, so no identifier is 0xffff
     u32 tail, head, phase;     // of the next entries
     u32 in_flight;             // commands submitted and not completed
-    u32 fault;                 // if not NO_FAULT, the queue pair takes no more commands
+    u32 fault;                 // if not NO_FAULT, the queue pair claims no more commands
 };
 
 struct Batch {
     const u64 *slba;      // u64[count]: the first logical block
-    const u32 *blocks;    // u32[count]: how many, at least 1
-    const u64 *offset;    // u64[count]: where the bytes go in the arena: multiples of 4
+    const u32 *blocks;    // u32[count]: their number, at least 1
+    const u64 *offset;    // u64[count]: destinations in the arena: bytes, multiples of 4
     u32 *status;          // u32[count]: NOT_DONE, then DNR, SCT and SC
-    u32 *next;            // the index of the next command that no queue pair has taken
+    u32 *next;            // the index of the next command not claimed by a queue pair
     const u64 *page_bus;  // u64[pages]: the bus address of each page of the arena
-    const u32 *stop;      // nonzero: return, whatever is in flight
-    u64 patience_ns;      // how long a queue pair waits for a completion; less than 2^63
+    const u32 *stop;      // nonzero: return, even with commands in flight
+    u64 patience_ns;      // the longest wait of a queue pair for a completion; less than 2^63
     u32 count;            // at most 2^31
     u32 page_shift;       // a page of the arena has 1 << page_shift bytes; at least 12
     u32 block_shift;      // a logical block has 1 << block_shift bytes
     u32 nsid;
-    u32 share;            // commands that a queue pair takes at once, at most
+    u32 share;            // the most commands that a queue pair claims at once
 };
 
 // The state of a queue pair. All lanes have the same values, in registers.
@@ -71,7 +71,7 @@ DEVICE u64 bus_address(const Batch &batch, u64 offset) {
 
 DEVICE u64 page_start(u64 offset) { return offset - offset % PAGE; }
 
-// Here and below, `bytes` are those from the start of the first page to the end of the last block.
+// Here and below, `bytes` counts from the start of the first page to the end of the last block.
 DEVICE void write_command(
     const Batch &batch, const QueuePair &queue, u32 at, u32 id, u32 index, u64 offset, u64 bytes
 ) {
@@ -95,7 +95,7 @@ DEVICE void write_prp_list(
         list[page - 1] = bus_address(batch, page_start(offset) + page * PAGE);
 }
 
-// Takes up to `room` commands from the batch, beginning at `first`. Returns how many.
+// Claims up to `room` commands of the batch, beginning at `first`. Returns their number.
 DEVICE u32 take(const Batch &batch, u32 room, u32 &first, bool &all_taken) {
     u32 wanted = room < batch.share ? room : batch.share;
     if (wanted > LANES) wanted = LANES;
@@ -107,7 +107,7 @@ DEVICE u32 take(const Batch &batch, u32 room, u32 &first, bool &all_taken) {
     return left < wanted ? left : wanted;
 }
 
-// Submits one command per lane, at most. Returns how many.
+// Submits at most one command per lane. Returns their number.
 DEVICE u32 submit(const Batch &batch, const QueuePair &queue, State &state) {
     u32 lane = lane_index(), room = queue.depth - 1 - state.in_flight, first = 0;
     u32 count = take(batch, room, first, state.all_taken);
@@ -138,7 +138,7 @@ DEVICE u32 submit(const Batch &batch, const QueuePair &queue, State &state) {
     return count;
 }
 
-// Consumes one completion per lane, at most. Returns how many.
+// Consumes at most one completion per lane. Returns their number.
 DEVICE u32 reap(const Batch &batch, const QueuePair &queue, State &state) {
     u32 lane = lane_index(), at = state.head + lane, phase = state.phase, word = 0;
     if (at >= queue.depth) at -= queue.depth, phase ^= 1;
@@ -166,7 +166,7 @@ DEVICE u32 reap(const Batch &batch, const QueuePair &queue, State &state) {
     return count;
 }
 
-// Whether to give up, where nothing has happened since a time.
+// Decides whether to give up after no progress since a time.
 DEVICE u32 find_fault(const Batch &batch, u64 since) {
     u32 fault = NO_FAULT;
     if (lane_index() == 0) {

@@ -1,1 +1,1 @@
-"""The Linux system calls that read and open files. Nothing here knows samples or extent maps."""
+"""Linux system calls that read and open files; independent of samples and extent maps."""

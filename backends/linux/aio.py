@@ -1,12 +1,12 @@
 """Kernel AIO (io_setup, io_submit, io_getevents): many reads at once, from any thread.
 
-AIO reads from the page cache synchronously, inside io_submit. It is still the fastest way there: a
-whole batch is copied by one call, which releases the interpreter lock once. io_uring would do as
-well, but container runtimes forbid it by default.
+AIO reads from the page cache synchronously, inside io_submit, and is still the fastest way: one
+call, which releases the interpreter lock once, copies a whole batch. io_uring would do as well, but
+container runtimes forbid it by default.
 
-Destroying a context takes the kernel some 30 ms, and all contexts of a machine together have a
-limited number of events (fs.aio-max-nr, by default 65,536). So contexts belong to the process:
-`read()` borrows one for as long as it reads.
+Destroying a context takes the kernel some 30 ms, and all contexts of a machine share a limited
+number of events (fs.aio-max-nr, by default 65,536). So contexts are kept for the whole process, and
+`read()` borrows one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _SETUP, _DESTROY, _GETEVENTS, _SUBMIT = {
     "riscv64": (0, 1, 4, 2),
 }.get(platform.machine(), (-1, -1, -1, -1))
 
-_MOST_IDLE = 64  # contexts of one depth that a process keeps; it needs one per lane that reads
-_RETRY_S = 0.005  # while other lanes have every context that this machine allows
+_MOST_IDLE = 64  # idle contexts kept per depth; each reading lane needs one
+_RETRY_S = 0.005  # while other lanes use every context allowed on this machine
 
 _idle: defaultdict[int, list[AioContext]] = defaultdict(list)  # by depth
 _open: dict[int, int] = {}  # the depth of every open context of this process, by its id
@@ -69,18 +69,18 @@ def read(
     offsets: npt.ArrayLike,
     rw_flags: int = 0,
 ) -> IntArray:
-    """`AioContext.read()` with a context of the process, `depth` reads at once.
+    """Read as `AioContext.read()` with a context of the process, `depth` reads at once.
 
-    Raises `BackendUnavailable` if the kernel has none for this process.
+    Raises `BackendUnavailable` if the kernel grants this process no context.
     """
     context = _borrow(depth, wait=True)
-    results = context.read(fds, iovecs, offsets, rw_flags)  # if it raises, the context is closed
+    results = context.read(fds, iovecs, offsets, rw_flags)  # an exception closes the context
     _give_back(context)
     return results
 
 
 def unavailable(depth: int = 1) -> BackendUnavailable | None:
-    """Why `read()` does not work with this depth and what to do; None if it works."""
+    """The reason why `read()` fails with this depth, with a remedy; None if available."""
     try:
         if depth not in list(_open.values()):
             _give_back(_borrow(depth, wait=False))
@@ -90,12 +90,12 @@ def unavailable(depth: int = 1) -> BackendUnavailable | None:
 
 
 def _borrow(depth: int, *, wait: bool) -> AioContext:
-    """An idle context, or a new one. If it is not given back, it is closed when it is collected.
+    """Borrow an idle context, or create one. Unless given back, it is closed by the collector.
 
-    With `wait`, and if the machine allows no more, wait for those that other threads have.
+    With `wait`, and at the machine's limit, wait for a context of another thread.
     """
     while True:
-        others = wait and bool(_open)  # before the attempt: one may be closed right after it
+        others = wait and bool(_open)  # before the attempt: one may be closed right afterwards
         try:
             return _idle[depth].pop()
         except IndexError:
@@ -128,15 +128,15 @@ class _NoneLeftError(BackendUnavailable):
 
 
 class AioContext:
-    """A context of kernel AIO, for one thread at a time. It is closed when it is collected.
+    """A context of kernel AIO, for one thread at a time; closed when collected.
 
     Attributes:
-        depth: how many reads it can have under way at once.
-        id: the kernel's name for it; 0 once it is closed.
+        depth: the most reads in flight at once.
+        id: the kernel's handle; 0 once closed.
     """
 
     def __init__(self, depth: int) -> None:
-        """Create it; raises `BackendUnavailable` if the kernel or a sandbox refuses."""
+        """Create a context; raises `BackendUnavailable` if the kernel or a sandbox refuses."""
         self.depth = depth
         self.id = ctypes.c_ulong(0)
         self._process = os.getpid()
@@ -152,18 +152,18 @@ class AioContext:
         offsets: npt.ArrayLike,
         rw_flags: int = 0,
     ) -> IntArray:
-        """Read n ranges of files; return when no read is under way.
+        """Read n ranges of files; return when no read is in flight.
 
-        An exception closes the context, which waits for the reads first.
+        An exception waits for the reads and closes the context.
 
         Args:
             fds: int[n], the open files, or one for all.
-            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory that each read fills.
+            iovecs: IOVEC[n, k], C-contiguous: the k pieces of memory for each read.
             offsets: int64[n], bytes into the file where each read starts.
             rw_flags: RWF_* of preadv2(2), for all reads.
 
         Returns:
-            int64[n]: how many bytes were read, or -errno. A short read is a success.
+            int64[n]: the number of bytes read, or -errno. A short read is a success.
         """
         n, pieces = iovecs.shape
         iocbs = np.zeros(n, IOCB)
@@ -181,13 +181,13 @@ class AioContext:
             raise
 
     def close(self) -> None:
-        """Destroy the context, after the reads that are under way. Closing twice is fine."""
+        """Destroy the context, after the reads in flight. Closing twice is fine."""
         _destroy(self.id, self._process)
 
     def _run(self, iocbs: npt.NDArray[np.uint64], at_once: bool) -> IntArray:
         """Submit iocbs, by their addresses, and return their results.
 
-        `at_once`: they are complete when they have been submitted.
+        `at_once`: reads are complete as soon as they have been submitted.
         """
         n = iocbs.size
         results = np.empty(n, np.int64)
@@ -198,7 +198,7 @@ class AioContext:
             if room:
                 accepted = self._submit(iocbs[submitted : submitted + room])
                 if accepted < 0 and not (accepted == -errno.EAGAIN and submitted > finished):
-                    # Only the first of those submitted is refused; those after it may be fine.
+                    # Only the first submitted read is refused; the following ones may be fine.
                     results[submitted] = accepted
                     finished += 1
                     accepted = 1
@@ -238,8 +238,8 @@ def _destroy(context: ctypes.c_ulong, process: int) -> None:
     if not context.value or os.getpid() != process:
         return
     _open.pop(context.value, None)
-    # Cleared first: after a Ctrl-C in between, it stays until the process ends. Destroyed twice, it
-    # could be a new context of another thread, with the same id.
+    # Cleared first: after a Ctrl-C in between, the context stays until the process ends. A second
+    # destruction could hit a new context of another thread, with the same id.
     number, context.value = context.value, 0
     libc.syscall(_DESTROY, ctypes.c_ulong(number))
 
@@ -247,7 +247,7 @@ def _destroy(context: ctypes.c_ulong, process: int) -> None:
 def _refusal(number: int) -> BackendUnavailable:
     if number == errno.EAGAIN:
         return _NoneLeftError(
-            "kernel AIO: the contexts of this machine are all in use",
+            "kernel AIO: all contexts of this machine are in use",
             "raise the limit with `sysctl fs.aio-max-nr=1048576`",
         )
     return BackendUnavailable(

@@ -1,4 +1,4 @@
-"""The choice of how many files are read at once: kernel AIO, or preadv2 where there is none."""
+"""Choice of the engine that reads many files: kernel AIO, or preadv2 where AIO is missing."""
 
 import warnings
 from functools import partial
@@ -12,13 +12,13 @@ Io: TypeAlias = Literal["aio", "preadv"]
 
 
 def choose(backend: str, io: Io | None, depth: int) -> tuple[Io, Read]:
-    """The way to read of a backend, up to `depth` files at once, and its function.
+    """Choose a backend's engine for up to `depth` reads at once; return its name and function.
 
-    None: "aio" where it works, otherwise "preadv" with a RuntimeWarning in the name of the caller
-    of the backend.
+    None: "aio" where available, otherwise "preadv" with a RuntimeWarning at the line of the
+    backend's caller.
 
     Raises:
-        BackendUnavailable: it does not work on this machine.
+        BackendUnavailable: the engine does not work on this machine.
     """
     chosen = io or "aio"
     if (reason := missing(chosen, depth)) is not None:
@@ -35,5 +35,5 @@ def choose(backend: str, io: Io | None, depth: int) -> tuple[Io, Read]:
 
 
 def missing(io: str, depth: int) -> BackendUnavailable | None:
-    """Why `io` does not work here; None if it does."""
+    """The reason why `io` does not work here; None if available."""
     return aio.unavailable(depth) if io == "aio" else preadv.unavailable()

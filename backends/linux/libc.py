@@ -1,9 +1,9 @@
-"""The functions of the C library that backends call, each bound once.
+"""C library functions for the backends, each bound once.
 
-A function bound by `CDLL` releases the interpreter lock (GIL) around the call: right for whatever
-may block. Releasing it costs more than a short call where other threads want the lock, because
-taking it back means to be woken up. So a call that cannot block has a twin bound by `PyDLL`, whose
-name ends in `_with_gil`.
+A function bound by `CDLL` releases the interpreter lock (GIL) around the call, as any blocking call
+should. Under contention, release and reacquisition cost more than a short call, because the thread
+must be woken up. So a call that cannot block has a twin bound by `PyDLL`, with a name that ends in
+`_with_gil`.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _with_errno = ctypes.CDLL(None, use_errno=True)
 _held = ctypes.PyDLL(None)
 
 syscall, syscall_with_gil = _with_errno.syscall, _held["syscall"]
-"""Any system call; errno is in `ctypes.get_errno()`, but not of the twin."""
+"""Any system call; errno is in `ctypes.get_errno()`, except for the twin."""
 syscall.restype = syscall_with_gil.restype = c_long
 
 preadv2 = _with_errno.preadv2
@@ -50,7 +50,7 @@ dup3_with_gil = _held.dup3
 dup3_with_gil.argtypes = [c_int, c_int, c_int]
 
 openat2_with_gil = _held["syscall"]
-"""openat2(2), which the C library does not wrap: its number, then its arguments."""
+"""openat2(2), for which the C library has no wrapper: its number, then its arguments."""
 openat2_with_gil.argtypes = [c_long, c_int, c_char_p, c_void_p, c_size_t]
 openat2_with_gil.restype = c_long
 
@@ -59,7 +59,7 @@ BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 
 
 def make_iovecs(*pieces: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:
-    """IOVEC[n, k]: the k pieces of memory of n reads, each by addresses and lengths in bytes."""
+    """Make IOVEC[n, k]: the k pieces of memory of n reads, as addresses and lengths in bytes."""
     iovecs = np.empty((np.size(pieces[0][0]), len(pieces)), IOVEC)
     for piece, (addresses, lengths) in enumerate(pieces):
         iovecs["base"][:, piece], iovecs["len"][:, piece] = addresses, lengths

@@ -1,4 +1,4 @@
-"""PCI functions in sysfs: NVMe controllers, what user space needs to read them, and the PCI tree.
+"""PCI functions in sysfs: NVMe controllers, requirements of user-space access, the PCI tree.
 
 Sources: the kernel's Documentation/ABI/testing/sysfs-bus-pci; <linux/pci_ids.h>; PCI Express Base
 Specification 5.0, sections 7.6.3 and 7.7.8.
@@ -26,11 +26,11 @@ _NVME_CLASS = "0x010802"
 _HUGEPAGES = 512  # of 2 MiB: libxnvme's driver allocates 1 GiB
 _ACS = 0x000D  # the extended capability Access Control Services
 _REDIRECTS = 0b11100  # of its control register: request, completion redirect, upstream forwarding
-_FIRST, _MOST = 0x100, 480  # where the extended capabilities begin, and how many there can be
+_FIRST, _MOST = 0x100, 480  # offset and largest number of the extended capabilities
 
 
 class Need(NamedTuple):
-    """Something that is missing, and how to get it."""
+    """A missing requirement, and its remedy."""
 
     what: str
     how: str
@@ -40,7 +40,7 @@ class Need(NamedTuple):
 
 
 def address_of(text: str) -> str | None:
-    """A PCI address in sysfs form, 0000:00:04.0, from what lspci(8) prints; None if it is none."""
+    """Convert a PCI address, as lspci(8) prints, to sysfs form, 0000:00:04.0; else return None."""
     match = _ADDRESS.fullmatch(text)
     return f"{int(match[1] or '0', 16):04x}:{match[2].lower()}" if match else None
 
@@ -55,7 +55,7 @@ def list_controllers(root: str = "/") -> Iterator[DeviceStatus]:
 
 
 def problem_of(missing: list[Need]) -> BackendUnavailable | None:
-    """What the doctor says about a device that lacks these; None if it lacks nothing."""
+    """The error for a device that lacks these requirements; None if nothing is missing."""
     if not missing:
         return None
     what = f"needs {', '.join(need.what for need in missing)}"
@@ -63,7 +63,7 @@ def problem_of(missing: list[Need]) -> BackendUnavailable | None:
 
 
 def driver_of(address: str, root: str = "/") -> str | None:
-    """The name of the kernel driver of a PCI function; None if it has none."""
+    """The name of the kernel driver of a PCI function; None without a driver."""
     try:
         return (Path(root) / FUNCTIONS / address / "driver").readlink().name
     except OSError:
@@ -71,28 +71,28 @@ def driver_of(address: str, root: str = "/") -> str | None:
 
 
 def is_translated(function: Path) -> bool:
-    """Whether an IOMMU may translate the addresses that a PCI function, of sysfs, uses.
+    """Test if an IOMMU may translate the addresses of a PCI function (a directory of sysfs).
 
-    The type "identity" leaves addresses as they are.
+    The type "identity" leaves addresses unchanged.
     """
     group = function / "iommu_group"
     return group.exists() and sysfs_text(group / "type") != "identity"
 
 
 def how_to_bind(address: str, driver: str | None, wanted: str) -> str:
-    """How to give a function that has a driver, or none, the wanted one."""
+    """The command that binds a function, with a driver or without, to the wanted driver."""
     unmount = "unmount its file systems, then " if driver == "nvme" else ""
     return f"{unmount}driverctl --nosave set-override {address} {wanted}"
 
 
 def needs(address: str, root: str = "/") -> list[Need]:
-    """What is missing before user space can read a controller."""
+    """The missing requirements for reading a controller from user space."""
     base = Path(root)
     return [*_driver_needs(base, address, driver_of(address, root)), *machine_needs(base)]
 
 
 def require_controller(address: str, root: str = "/") -> None:
-    """Refuse a PCI address that is not that of an NVMe controller."""
+    """Refuse a PCI address without an NVMe controller."""
     function = Path(root) / FUNCTIONS / address
     if not function.exists():
         what = f"{os.strerror(errno.ENOENT)}; `lspci -D` lists the addresses of NVMe controllers"
@@ -102,7 +102,7 @@ def require_controller(address: str, root: str = "/") -> None:
 
 
 def require_user_space_driver(address: str, root: str = "/") -> None:
-    """Refuse a controller that has another driver, usually the kernel's own, or none."""
+    """Refuse a controller without a user-space driver, usually bound to the kernel's own."""
     require_controller(address, root)
     driver = driver_of(address, root)
     if driver not in USER_SPACE_DRIVERS:
@@ -112,7 +112,7 @@ def require_user_space_driver(address: str, root: str = "/") -> None:
 
 
 def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need]:
-    """The driver, and what that driver requires of the IOMMU and of the kernel."""
+    """The missing driver, and the driver's missing requirements of IOMMU and kernel."""
     function = base / FUNCTIONS / address
     translates = is_translated(function)
     wanted = "vfio-pci" if translates else "uio_pci_generic"
@@ -120,24 +120,24 @@ def _driver_needs(base: Path, address: str, driver: str | None) -> Iterator[Need
     if driver not in USER_SPACE_DRIVERS:
         yield Need(f"the driver {wanted}", how)
     elif driver == "vfio-pci" and not (function / "iommu_group").exists():
-        how = "switch it on in the firmware and by intel_iommu=on, or use uio_pci_generic"
+        how = "enable it in the firmware and with intel_iommu=on, or use uio_pci_generic"
         yield Need("an IOMMU", how)
     elif driver == "uio_pci_generic" and translates:
-        yield Need(f"the driver {wanted}", f"{how}; or switch the IOMMU off: intel_iommu=off")
+        yield Need(f"the driver {wanted}", f"{how}; or disable the IOMMU: intel_iommu=off")
     if "vfio-pci" not in (driver, wanted):
         yield from register_needs(base)
 
 
 def register_needs(base: Path) -> Iterator[Need]:
-    """What the mapping of a controller's registers needs, unless it has the driver vfio-pci."""
+    """The missing requirements for mapping a controller's registers without vfio-pci."""
     if mode := re.search(r"\[(?!none)(\w+)\]", sysfs_text(base / "sys/kernel/security/lockdown")):
-        yield Need(f"no kernel lockdown ({mode[1]})", "switch Secure Boot off in the firmware")
+        yield Need(f"no kernel lockdown ({mode[1]})", "disable Secure Boot in the firmware")
     if (base / "sys").exists() and os.statvfs(base / "sys").f_flag & os.ST_RDONLY:
         yield Need("a writable /sys", "start the container with --privileged")
 
 
 def machine_needs(base: Path) -> Iterator[Need]:
-    """What every driver in user space needs."""
+    """The missing requirements of every user-space driver."""
     facts = dict(re.findall(r"^(\w+): +(\d+)", sysfs_text(base / "proc/meminfo"), re.MULTILINE))
     there = int(facts.get("HugePages_Total", 0)) if facts.get("Hugepagesize") == "2048" else 0
     if there < _HUGEPAGES:
@@ -150,8 +150,8 @@ def machine_needs(base: Path) -> Iterator[Need]:
 def bar1(gpu: Path) -> range:
     """The bus addresses by which other devices reach the memory of a GPU.
 
-    NVIDIA calls this window BAR1. It is the second BAR up to Ampere and the third from Hopper on,
-    whose first has 64 bits; and always the largest. Empty if there is no such function.
+    NVIDIA calls this window BAR1: the second BAR up to Ampere, the third from Hopper on (whose
+    first has 64 bits), and always the largest. Empty without such a function.
     """
     lines = sysfs_text(gpu / "resource").splitlines()[:6]
     bars = [re.match("0x0([0-9a-f]{15}) 0x0([0-9a-f]{15}) ", line) for line in lines]
@@ -160,30 +160,30 @@ def bar1(gpu: Path) -> range:
 
 
 def root_complex(function: Path) -> str:
-    """The name of what a function is below. A Volume Management Device is one of its own."""
+    """The name of a function's root complex. A Volume Management Device counts as one."""
     return _route(function)[0]
 
 
 def nearness(one: Path, other: Path) -> str:
-    """What the routes of two functions share: "one switch", "one root complex" or nothing, ""."""
+    """The common part of two functions' routes: "one switch", "one root complex", or "" if none."""
     shared = {*_route(one)} & {*_route(other)}
     return ("", "one root complex", "one switch")[min(len(shared), 2)]
 
 
 def redirecting(one: Path, other: Path) -> list[str]:
-    """The bridges between two functions that send what they exchange up to the root complex."""
+    """The bridges between two functions that redirect their traffic to the root complex."""
     between = {*_route(one)[1:-1]} ^ {*_route(other)[1:-1]}
     return [name for name in sorted(between) if _redirects(one.parent / name)]
 
 
 def _route(function: Path) -> list[str]:
-    """The root complex of a function, the bridges on the way to it, and the function itself."""
+    """The root complex of a function, the bridges on the way there, and the function itself."""
     match = re.search(r".*/(pci[0-9a-f]{4,}:[0-9a-f]{2}/.*)", str(function.resolve()))
     return match[1].split("/") if match else [function.name]
 
 
 def _redirects(bridge: Path) -> bool:
-    """Whether ACS redirects. The kernel shows the extended capabilities to root only."""
+    """Test if ACS redirects. The kernel shows the extended capabilities to root only."""
     try:
         config, offset = (bridge / "config").read_bytes(), _FIRST
     except OSError:

@@ -1,4 +1,4 @@
-"""preadv2(2): reads one after the other, for machines without kernel AIO."""
+"""Reads by preadv2(2), one after the other, for machines without kernel AIO."""
 
 import ctypes
 import errno
@@ -28,7 +28,7 @@ def read(
 
 
 def unavailable() -> BackendUnavailable | None:
-    """Why `read()` does not work on this machine and what to do; None if it works."""
+    """The reason why `read()` fails on this machine, with a remedy; None if available."""
     if libc.preadv2(-1, None, 0, 0, 0) < 0 and ctypes.get_errno() == errno.EBADF:
         return None
     reason = f"preadv2 failed ({os.strerror(ctypes.get_errno())}); a sandbox may forbid it"

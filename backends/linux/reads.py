@@ -1,4 +1,4 @@
-"""Reads of many open files that may stop short, by kernel AIO or preadv2."""
+"""Reads of many open files by kernel AIO or preadv2, which may be short and are continued."""
 
 import mmap
 import os
@@ -18,8 +18,8 @@ class Reads:
     """The reads of n open files.
 
     Attributes:
-        got: int64[n], bytes read of each so far.
-        errors: int64[n], errno of each; 0 if it has not failed.
+        got: int64[n], bytes read of each file so far.
+        errors: int64[n], errno of each file; 0 if none.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class Reads:
         """Read nothing yet.
 
         Args:
-            read: reads once.
+            read: performs one submission of reads.
             fds: int[n], the open files.
             iovecs: IOVEC[n, k], the memory of each read, in one or two pieces.
             starts: int64[n], bytes into the files.
-            needed: int64[n], bytes that must arrive; if fewer do, the file ends there.
-            unit: bytes, of which starts and lengths are multiples.
-            to_end: go on behind the bytes that are needed, to see if the file has grown.
+            needed: int64[n], bytes to read; fewer only if the file ends there.
+            unit: bytes; starts and lengths are multiples of this.
+            to_end: read past the needed bytes, to see if the file has grown.
         """
         self.got = np.zeros(needed.size, np.int64)
         self.errors = np.zeros(needed.size, np.int64)
-        self._done = np.zeros(needed.size, bool)  # it is complete, has failed, or ended before
+        self._done = np.zeros(needed.size, bool)  # complete, failed, or ended before
         self._by = read
         self._fds = np.asarray(fds)
         self._iovecs = iovecs
@@ -56,9 +56,10 @@ class Reads:
         self._to_end = to_end
 
     def run(self, *, cached_first: bool, yield_turn: Callable[[], None]) -> npt.NDArray[np.bool_]:
-        """Make the reads; with `cached_first`, first of what is in the page cache.
+        """Perform the reads; with `cached_first`, read cached pages first.
 
-        `yield_turn` is called before a read that may block. Returns which needed none: bool[n].
+        `yield_turn` is called before a read that may block. Returns bool[n]: true for reads that
+        needed no blocking read.
         """
         if cached_first:
             self._read_cached()
@@ -71,13 +72,13 @@ class Reads:
         return cached
 
     def _read_cached(self) -> None:
-        """Read what is in the page cache, and make the kernel read ahead what is not."""
+        """Read cached pages, and start readahead of the others."""
         self._read(slice(None), os.RWF_NOWAIT)
         self._done = self.got >= self._enough
         if self._to_end:
-            # The read stops at the first page that is not cached, and at the end of the file. It
-            # was the end for certain if the next byte would be on the same page. Otherwise a read
-            # that may block decides; it does not block at the end of a file.
+            # The read stops at the first page that is not cached, and at the end of the file. The
+            # end is certain if the next byte would be on the same page. Otherwise a read that may
+            # block decides; at the end of a file it does not block.
             whole = self.got == self._enough - 1
             self._done |= whole & (self.got % mmap.PAGESIZE != 0)
             if not self._done.all() and (unsure := np.flatnonzero(whole & ~self._done)).size:
@@ -93,7 +94,7 @@ class Reads:
             rest["len"] -= passed
         more = self._by(self._fds[indices], rest, self._starts[indices] + got, rw_flags)
         self.got[indices] = got = got + np.maximum(more, 0)
-        if not rw_flags:  # whatever failed without blocking is tried again
+        if not rw_flags:  # reads that failed without blocking are retried
             self.errors[indices] = np.maximum(-more, 0)
             ended = (more <= 0) | (got % self._unit != 0)
             self._done[indices] = ended | (got >= self._enough[indices])

@@ -25,13 +25,13 @@ class Storage:
         aliases: paths with the same bytes: its node or the image, and the file behind a loop
             device. Empty if the kernel does not know the device.
         size: bytes.
-        alignment: bytes; offsets, lengths and memory addresses of reads are multiples of it.
-        offset: bytes, where this storage begins on the device that is read; not 0 only for a
-            partition that is read by its disk.
-        logical_block_size: bytes; None of an image.
+        alignment: bytes; offsets, lengths and memory addresses of reads are multiples of this.
+        offset: bytes, the start of this storage on the device being read; nonzero only for a
+            partition read through its disk.
+        logical_block_size: bytes; None for an image.
         serial: None if not known.
         wwids: world-wide names; empty if not known. Of several, the kernel would use one.
-        may_have_uuid: the kernel might know it by a UUID that is not among `wwids`.
+        may_have_uuid: the kernel might know the device by a UUID missing in `wwids`.
     """
 
     path: str
@@ -53,7 +53,7 @@ class DirectFile:
     file: io.FileIO
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Up to `nbytes` from `offset`, both multiples of the alignment."""
+        """Read up to `nbytes` from `offset`, both multiples of the alignment."""
         with mmap.mmap(-1, nbytes) as memory, named(os.fsencode(self.storage.path)):
             return memory[: os.preadv(self.file.fileno(), [memory], offset)]
 
@@ -80,7 +80,7 @@ def open_direct(path: str) -> DirectFile:
 
 
 def describe(path: str, found: Device) -> Storage:
-    """A block device by the path of its node; `found` is its description in sysfs."""
+    """Describe a block device by the path of its node; `found` is its description in sysfs."""
     return Storage(
         path=path,
         aliases=(path, *filter(None, [found.backing_file])),
@@ -93,18 +93,18 @@ def describe(path: str, found: Device) -> Storage:
 
 
 def list_disks(root: str = "/") -> Iterator[DeviceStatus]:
-    """All whole disks that have a medium; `root` is the directory that contains `sys` and `dev`."""
+    """List all whole disks with a medium; `root` is the directory with `sys` and `dev`."""
     for entry in sorted((Path(root) / "sys/class/block").glob("*")):
         kind = device.disk_kind(entry.name)
         size, hidden = (sysfs_text(entry / name) for name in ("size", "hidden"))
-        if kind is None or size in ("", "0") or hidden == "1":  # hidden: one of several paths
+        if kind is None or size in ("", "0") or hidden == "1":  # hidden: a path of a multipath disk
             continue
         problem = node_problem(Path(root) / "dev" / entry.name)
         yield DeviceStatus(f"/dev/{entry.name}", kind, problem)
 
 
 def node_problem(node: Path) -> BackendUnavailable | None:
-    """Why a device cannot be read, found by opening it read-only for a moment; None if it can."""
+    """The reason why a device cannot be opened for reading, found by a trial; None if it can."""
     pass_to_container = "pass it to the container (docker run --device)"
     try:
         os.close(os.open(node, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
@@ -128,7 +128,7 @@ def sysfs_text(path: Path) -> str:
 
 
 def mode_of(path: str) -> int:
-    """The st_mode of what the option `uri` names."""
+    """The st_mode of the path in the option `uri`."""
     hint = "; give the device or image that holds the mapped files as the option uri"
     try:
         with named(os.fsencode(path), hint):
@@ -138,16 +138,16 @@ def mode_of(path: str) -> int:
 
 
 def no_permission(path: str) -> BackendUnavailable:
-    """The error of a device or image that this process may not open."""
+    """The error for a device or image that this process may not open."""
     allow = f"`setfacl -m u:$USER:r {path}` (or the group disk)"
     remedy = f"run as root, or let this user read it with {allow}, or give an image file as uri"
     if os.geteuid() == 0:
-        remedy = "not even root may: give docker run --device, or give an image file as uri"
+        remedy = "not even root may: use docker run --device, or give an image file as uri"
     return BackendUnavailable(f"no permission to read {path}", remedy)
 
 
 def attach_remedy(path: str) -> str:
-    """How to read an image that cannot be read itself."""
+    """The remedy for an image without usable O_DIRECT: a loop device."""
     command = f"losetup --find --show --read-only {path}"
     return f"attach it with `{command}` and give the loop device as uri"
 
@@ -166,7 +166,7 @@ def _open(path: str) -> io.FileIO:
 
 
 def _alignment_of_image(fd: int, path: str) -> int:
-    """What O_DIRECT needs here, in bytes. Found by trial: statx(2) reports it since Linux 6.1."""
+    """Find the alignment for O_DIRECT in bytes, by trial: statx(2) reports it since Linux 6.1."""
     with mmap.mmap(-1, 2 * mmap.PAGESIZE) as memory, named(os.fsencode(path)):
         for alignment in (512, 1024, 2048, 4096):
             try:

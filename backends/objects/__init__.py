@@ -1,1 +1,1 @@
-"""Objects of stores and web servers: the only folder that knows obstore."""
+"""Objects of stores and web servers; only this folder uses obstore."""

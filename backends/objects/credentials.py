@@ -1,4 +1,4 @@
-"""How to sign requests to S3: from the environment or a profile, in the order of DALI's AWS SDK.
+"""Credentials for S3 from the environment or a profile, in the order of DALI's AWS SDK.
 
 https://docs.aws.amazon.com/sdkref/latest/guide/standardized-credentials.html
 """
@@ -21,7 +21,7 @@ _ELSEWHERE = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables that tell obstore itself where credentials are."""
+"""Variables by which obstore itself finds credentials."""
 
 _BOTO3 = "credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"
 _FILES = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
@@ -43,20 +43,20 @@ class Profile:
             path = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{name}")
             try:
                 files.read(path, "utf-8")
-            except (configparser.Error, UnicodeDecodeError):  # with lines of the file in them
-                what = f"{path!r} is not a configuration of AWS; correct {variable}"
+            except (configparser.Error, UnicodeDecodeError):  # their texts have lines of the file
+                what = f"{path!r} is not an AWS configuration file; correct {variable}"
                 raise ValueError(what) from None
         found = [name for name in (f"profile {self.name}", self.name) if name in files]
         if chosen and not found:
-            what = f"there is no profile {chosen!r} in the configuration of AWS"
+            what = f"there is no profile {chosen!r} in the AWS configuration"
             raise ValueError(f"{what}; correct AWS_PROFILE")
         self.settings = {key: value for name in found for key, value in files[name].items()}
-        # A setting whose credentials boto3 has to get; "" if there is none.
+        # A setting for which boto3 must get the credentials; "" if there is none.
         self.login = next((name for name in _BOTO3 if name in self.settings), "")
 
     @property
     def credential(self) -> S3Credential | None:
-        """The keys, if both are there."""
+        """The keys, if both are present."""
         get = self.settings.get
         key, secret = get("aws_access_key_id"), get("aws_secret_access_key")
         if not (key and secret):
@@ -70,7 +70,7 @@ class Profile:
 
 
 def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
-    """The arguments of obstore's S3Store that tell how requests are signed.
+    """The arguments of obstore's S3Store for signing requests.
 
     Raises:
         ValueError, PermissionError: as `source()`; or boto3 finds no credentials.
@@ -86,18 +86,18 @@ def signing(profile: Profile, anonymous: bool) -> dict[str, Any]:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ModuleNotFoundError:
-        what = f"profile {profile.name!r} of AWS has {profile.login}, which needs the package boto3"
+        what = f"the AWS profile {profile.name!r} has {profile.login}, which needs boto3"
         raise BackendUnavailable(what, "pip install boto3") from None
     try:
         session = boto3.Session(profile_name=profile.name)
         return {"credential_provider": Boto3CredentialProvider(session)}
-    except Exception as error:  # botocore's own, which may have secrets in its text
+    except Exception as error:  # botocore's own, with possible secrets in its text
         what = f"boto3 finds no credentials for profile {profile.name!r}: {type(error).__name__}"
         raise ValueError(f"{what}; log in, or correct its {profile.login}") from None
 
 
 def static_keys() -> S3Credential | None:
-    """The keys of the environment or the profile, if those are what signs requests.
+    """The keys of the environment or the profile, if requests are signed with these.
 
     Raises:
         ValueError, PermissionError: as `source()`.
@@ -116,10 +116,10 @@ def static_keys() -> S3Credential | None:
 
 
 def source(profile: Profile) -> str:
-    """Where the credentials for S3 come from, in words. Nothing is asked but the profile.
+    """Describe the source of the credentials for S3, without any request.
 
     Raises:
-        ValueError: there is half of a pair of keys, or a variable cannot be sent.
+        ValueError: only one of two keys is set, or a variable cannot be sent.
         PermissionError: there are no credentials.
     """
     given = [name for name in _PAIR if os.environ.get(name)]
@@ -127,7 +127,7 @@ def source(profile: Profile) -> str:
         raise ValueError(f"only {given[0]} is set; set both {_PAIR[0]} and {_PAIR[1]}, or none")
     for name in (*_PAIR, "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"):
         if not os.environ.get(name, "").isprintable():  # obstore would panic
-            raise ValueError(f"{name} has a line break or control character in it; take it out")
+            raise ValueError(f"{name} contains a line break or control character; remove it")
     if given:
         return "environment"
     if profile.credential or profile.login:

@@ -1,8 +1,8 @@
-"""Errors of obstore as ours, told apart by the status, the code and the kind in their text.
+"""Conversion of obstore's errors to ours, by the status, the code and the kind in their text.
 
-obstore has few classes of exceptions, and neither a status nor a cause as an attribute. All of that
-is in the text that Rust prints for debugging, so its version is pinned. Nothing of the text gets
-into our messages but the status, the code and the region: it holds URLs, which may be signed.
+obstore has few classes of exceptions, and neither a status nor a cause as an attribute. All of this
+is in Rust's debug text, so the version of obstore is pinned. Only the status, the code and the
+region of this text get into our messages: the text holds URLs, which may be signed.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import re
 from ...contract.errors import ObjectReplacedError
 
 NO_CREDENTIALS = (
-    "no credentials were found; set them in the environment, or where the store's own tools keep "
-    "them; public objects are read with the option anonymous=True"
+    "no credentials were found; set them in the environment, or in the configuration of the "
+    "store's own tools; for public objects, use the option anonymous=True"
 )
 
 _TRANSIENT = 408, 425, 429, 500, 502, 503, 504  # statuses; the same request may succeed later
-_AGAIN = "list it again: make a new reader, or write the index again"
+_AGAIN = "list it again: create a new reader, or rebuild the index"
 _PROXY = "check its URL, the network and the proxies"
-_KEYS = "check the credentials, and that they may read this"
+_KEYS = "check the credentials and their permissions"
 
 _CODES = {
     "NoSuchBucket": (errno.ENOENT, "there is no such bucket; check its name and the endpoint"),
     "ContainerNotFound": (errno.ENOENT, "there is no such container; check its name, the account"),
     "ExpiredToken": (errno.EACCES, "the credentials have expired; renew them"),
-    "SignatureDoesNotMatch": (errno.EACCES, f"the secret is not that of the access key; {_KEYS}"),
-    "RequestTimeTooSkewed": (errno.EACCES, "the clocks of store and machine differ; set this one"),
+    "SignatureDoesNotMatch": (errno.EACCES, f"the secret does not match the access key; {_KEYS}"),
+    "RequestTimeTooSkewed": (errno.EACCES, "this machine's clock differs from the store's; set it"),
     "InvalidObjectState": (errno.EACCES, "the object is in an archive; restore it first"),
 }
-"""errno and message by the code of the answer, where that says more than its status."""
+"""errno and message by the code of the response, if more specific than the status."""
 
 _STATUSES = {
     400: (errno.EINVAL, "the store refuses the request; renew the credentials, check the region"),
@@ -39,26 +39,26 @@ _STATUSES = {
     403: (errno.EACCES, f"access is denied; {_KEYS}"),
     404: (errno.ENOENT, "there is no such object"),
     412: (errno.ESTALE, f"the object was replaced after it was listed; {_AGAIN}"),
-    416: (errno.ESTALE, f"the object is shorter than it was when it was listed; {_AGAIN}"),
+    416: (errno.ESTALE, f"the object has become shorter since it was listed; {_AGAIN}"),
     429: (errno.EIO, "the store throttles requests; lower the option requests"),
     503: (errno.EIO, "the store throttles requests, or is down; lower the option requests"),
 }
 _FAILED = errno.EIO, "the store failed; try again later"  # with any other status
 
-_CA = "give the authority's as client_options={'root_certificate': ...}"
+_CA = "pass the CA's as client_options={'root_certificate': ...}"
 _INSTEAD = "set the region or endpoint, or transport='auto'"
 _CAUSES = {
     "InvalidCertificate": (errno.EPROTO, f"certificate of the endpoint cannot be verified; {_CA}"),
-    "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects for ever; {_PROXY}"),
+    "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects in a loop; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
-    "BadScheme": (errno.EPROTO, "the endpoint is not https://, and may not be http://"),
+    "BadScheme": (errno.EPROTO, "the endpoint is not https://, and http:// is not allowed"),
     "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
     "Redirected": (errno.EREMOTE, f"libcurl does not follow the endpoint's redirects; {_INSTEAD}"),
     "NotUnderstood": (errno.EPROTO, f"libcurl does not understand the server; {_INSTEAD}"),
-    "WrongRange": (errno.EIO, "the server sent another range of bytes than it was asked for"),
+    "WrongRange": (errno.EIO, "the server sent a different byte range than requested"),
 }
-"""errno and message by words in the text, where there was no answer of the store."""
+"""errno and message by words in the text, for errors without a response of the store."""
 
 _CLOSED = errno.ECONNRESET, "the connection was closed too early; check the network"
 _KINDS = {
@@ -69,11 +69,11 @@ _KINDS = {
 }
 
 _MACHINE = ("http://169.254.169.254", "http://metadata.google.internal", "http://metadata")
-_PROVIDER = "External AWS credential provider: "  # which is boto3's
+_PROVIDER = "External AWS credential provider: "  # boto3's
 
 
 class ShortBodyError(Exception):
-    """An answer had another length than it was asked for; whether to ask again, see retryable()."""
+    """A response with another length than requested; see retryable()."""
 
     @classmethod
     def of(cls, got: int, length: int) -> ShortBodyError:
@@ -81,7 +81,7 @@ class ShortBodyError(Exception):
 
 
 class AnswerError(Exception):
-    """A failure that libcurl has seen; its text is as obstore's, see _Failure."""
+    """A failure seen by libcurl, with a text in obstore's form, see _Failure."""
 
     @classmethod
     def of_status(cls, status: int, body: bytes) -> AnswerError:
@@ -94,18 +94,18 @@ class AnswerError(Exception):
 
 
 class _Failure:
-    """What the text of an error says; empty, and a status of 0, where it says nothing."""
+    """The contents of an error's text; empty, or a status of 0, where not given."""
 
     def __init__(self, error: BaseException) -> None:
         self.text = str(error)
-        # The newline cannot be part of a key: control characters are refused before.
+        # The newline cannot be part of a key: control characters are refused earlier.
         answer = self.text.partition("Status {\n")[2]
         self.status = int(_found(r" *status: (\d{3})", answer) or 0)
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
         self.endpoint = _found(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/", self.text)
-        # In spite of boto3, or those of the machine, the last resort.
+        # Despite boto3, or the machine's own credentials, the last resort.
         self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
 
 
@@ -115,10 +115,10 @@ def _found(pattern: str, text: str) -> str:
 
 
 def retryable(error: BaseException, reached: bool = True) -> bool:
-    """Whether the same request may succeed later.
+    """Test if the same request may succeed later.
 
-    With `reached=False`, nothing has been read of this store yet: an endpoint that cannot be
-    connected to, or no credentials, is then a mistake rather than an interruption.
+    With `reached=False`, nothing has been read from this store yet: then an unreachable endpoint,
+    or missing credentials, is a mistake rather than an interruption.
     """
     if isinstance(error, ShortBodyError):
         return True
@@ -133,13 +133,13 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
 
 
 def is_silent(error: BaseException) -> bool:
-    """Whether the store refuses a request without saying why, as answers to HEAD do."""
+    """Test if the store refuses a request without a reason, as in responses to HEAD."""
     failure = _Failure(error)
     return 400 <= failure.status < 500 and not (failure.code or retryable(error))
 
 
 def mapped(error: BaseException, url: bytes) -> OSError:
-    """Our error for one that obstore raised for the object or root `url`. Raise it `from None`."""
+    """Convert an error of obstore about the object or root `url` to ours, to raise `from None`."""
     if isinstance(error, ObjectReplacedError):
         return error
     if isinstance(error, ShortBodyError):
@@ -168,9 +168,9 @@ def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
 
 
 def compare(url: bytes, is_now: tuple[int, bytes], was: tuple[int, bytes]) -> None:
-    """Raise unless an object has the size and the version that it had.
+    """Raise if the size or the version of an object has changed.
 
-    Both are (size in bytes, version). Stores that ignore If-Match answer with what they have.
+    Both arguments are (size in bytes, version). A store that ignores If-Match sends any version.
     """
     if is_now != was:
         sizes = f"{was[0]} bytes, now {is_now[0]}" if is_now[0] != was[0] else "the same size"

@@ -1,13 +1,13 @@
-"""Lists the objects below a root, in many requests at a time.
+"""Listing of the objects below a root, by many concurrent requests.
 
-A store lists page by page, and each page says where the next one starts. So the keys are cut into
-ranges that are listed at the same time. First the root is listed with a delimiter: this gives its
-objects and its classes. A range is then one class or, where there are many, a run of neighbours.
-When few ranges are left, they are divided at names that there need not be.
+A store lists page by page, and the next page starts where the previous one ends. So the keys are
+cut into ranges, which are listed concurrently. First the root is listed with a delimiter, for its
+objects and classes. A range is then one class or, if there are many, a run of neighbours. When few
+ranges are left, they are divided at guessed names, which need not exist.
 
 obstore drops the slash at the end of a key, so the marker of a directory looks like an empty
-object. A class with an empty or a deeper object is therefore listed with a delimiter: that tells
-both apart, and passes by what lies deeper.
+object. A class with an empty or a deeper object is therefore listed with a delimiter, which
+distinguishes both, and skips deeper objects.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from obstore.exceptions import InvalidPathError
 from .store import Store
 from .versions import version_of
 
-AT_ONCE = 32  # requests under way
-_PAGE = 1000  # keys, as many as stores give
-_LONG = 4  # pages: a range that has more may be divided
-_FEW = 8  # ranges: more are not worth the requests that find nothing
-_STEPS = 1, 2, 4, 8, 16  # from a letter of a name to where the range is divided
+AT_ONCE = 32  # requests in flight
+_PAGE = 1000  # keys, the most in a page of a store
+_LONG = 4  # pages: a longer range may be divided
+_FEW = 8  # ranges: with more, requests for guessed names are not worthwhile
+_STEPS = 1, 2, 4, 8, 16  # from a letter of a name to the place of division
 
 _Object: TypeAlias = tuple[str, int, bytes]  # name relative to the root, size, and version
 Choose: TypeAlias = Callable[[list[bytes]], list[bytes]]
@@ -37,7 +37,7 @@ Each: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
 class KeyRun:
-    """Objects of one class, or of none (""), that follow each other in the order of keys."""
+    """Successive objects, in the order of keys, of one class, or of none ("")."""
 
     def __init__(self, class_name: str, objects: Sequence[_Object]) -> None:
         names = [name.encode() for name, _, _ in objects]
@@ -49,27 +49,27 @@ class KeyRun:
 
 
 class OddKeys(Exception):  # noqa: N818  (how the store lists)
-    """The keys do not come in the order of their bytes, or obstore cannot read one."""
+    """Keys that are not in byte order, or that obstore cannot represent."""
 
 
 class _Range:
-    """Objects of some neighbouring classes: those with after < name <= until.
+    """Objects of some neighbouring classes with after < name <= until.
 
     Attributes:
-        pieces: those that were found.
-        doubtful: classes that must be listed with a delimiter. The rest of them is passed by.
-        ended: whether there is nothing more to list.
+        pieces: the found objects.
+        doubtful: classes that must be listed with a delimiter. Their other objects are skipped.
+        ended: whether the listing is complete.
     """
 
     def __init__(self, store: Store, prefix: str, after: str, until: str) -> None:
-        """`after` may be "", or a class and a slash."""
+        """Request nothing yet; `after` may be "", or a class and a slash."""
         self.pieces, self.doubtful, self.ended = list[KeyRun](), set[str](), False
         self._store, self._prefix = store, prefix
         self._first, self._after, self._until = "", after, until
         self._stream: Iterator[Sequence[Any]] | None = None
 
     def more(self) -> None:
-        """List the next pages. Called anew, it goes on after an error."""
+        """List the next pages. After an error, another call continues."""
         self._first = ""
         for _ in range(_LONG):
             if not self.ended:
@@ -90,7 +90,7 @@ class _Range:
             self._stream = obstore.list(self._store, below or None, offset=start, chunk_size=_PAGE)
         cut = len(self._prefix)
         found = [(it["path"][cut:], it["size"], version_of(it)) for it in next(self._stream, ())]
-        # Markers, which look empty, are where their slash belongs.
+        # Markers look empty, and are sorted as if with their slash.
         names = [self._after, *(name for name, size, _ in found if size)]
         if any(before >= after for before, after in pairwise(names)):
             raise OddKeys
@@ -110,7 +110,7 @@ class _Range:
         self.ended = self._after >= self._until
 
     def divided(self) -> list[_Range]:
-        """Ranges that start further on; this one then ends before them."""
+        """Divide the rest of this range; return the new ranges that follow."""
         bounds = [each for each in _guesses(self._first, self._after) if each < self._until]
         bounds.append(self._until)
         self._until = bounds[0]
@@ -118,7 +118,7 @@ class _Range:
 
 
 def _guesses(first: str, last: str) -> list[str]:
-    """Starts of names past these two, in their order; of "b05" and "b07": "b08", "b1", "b2"..."""
+    """Guess prefixes of later names, in order; for "b05" and "b07": "b08", "b1", "b2"..."""
     found = list[str]()
     letters = enumerate(zip(first, last, strict=False))
     differ = next((at for at, (one, other) in letters if one != other), len(last) - 1)
@@ -130,7 +130,7 @@ def _guesses(first: str, last: str) -> list[str]:
 
 
 def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> list[_Range]:
-    """Ranges of one chosen class each or, where there are many, of runs of them."""
+    """Make ranges of one chosen class each or, if there are many, of runs of classes."""
     size = -(-len(chosen) // AT_ONCE)
     after = {name: f"{before}0" for before, name in pairwise(classes)}
     found = list[_Range]()
@@ -145,13 +145,13 @@ def _ranges(store: Store, prefix: str, classes: list[str], chosen: set[str]) -> 
 def list_objects(
     store: Store, prefix: str, each: Each, choose: Choose, in_order: bool
 ) -> list[KeyRun]:
-    """The objects `prefix + file` and, of chosen classes, `prefix + class/file`, in order.
+    """List the objects `prefix + file` and, of chosen classes, `prefix + class/file`, in order.
 
-    The prefix is empty or ends with a slash. `each` calls a function for many items at a time, and
-    returns what it returns for each. `in_order`: the store lists keys in order, and past any key.
+    The prefix is empty or ends with a slash. `each` calls a function for many items concurrently,
+    and returns the results. `in_order`: the store lists keys in order, and can start after any key.
 
     Raises:
-        OddKeys: it does not, or obstore cannot read one, which may lie deeper.
+        OddKeys: keys are not in order, or obstore cannot represent one, perhaps a deeper one.
     """
     delimited = partial(_delimited, store, prefix)
     ((top, classes),) = each(delimited, [""])
@@ -175,7 +175,7 @@ def list_objects(
 
 
 def _delimited(store: Store, prefix: str, name: str) -> tuple[list[_Object], list[str]]:
-    """The objects and the directories directly in a class, or with "" in the root."""
+    """List the objects and the directories directly in a class, or with "" in the root."""
     below, cut = (prefix + name).rstrip("/"), len(prefix)
     found = obstore.list_with_delimiter(store, below or None)
     objects = {
@@ -188,7 +188,7 @@ def _delimited(store: Store, prefix: str, name: str) -> tuple[list[_Object], lis
 
 
 def _listed(ranges: list[_Range], each: Each) -> list[_Range]:
-    """These ranges and those that they are divided into, when all are listed."""
+    """List ranges to their end; return them and the ranges split off."""
     found = [*ranges]
     while ranges:
         few = len(ranges) <= _FEW

@@ -1,7 +1,6 @@
-"""Requests under way at once: threads that several lanes share, retries, hedging.
+"""Concurrent requests: threads shared by several lanes, retries, hedging.
 
-Threads, and not obstore's asyncio: the interpreter aborts if it ends while one of its callbacks is
-under way.
+Threads, not obstore's asyncio: the interpreter aborts if it ends while an asyncio callback runs.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_store's defaults, too
-_EXTRA = 0.05  # requests that hedging may add, as a part of all
-_FEW, _QUICK = 16, 0.01  # more do not help with a store that answers within so many seconds
-_TOGETHER = 16  # answers; a lane is not woken for each
-_LOOK = 0.1  # seconds between two looks for what is late, at most
-_CLOSING = 3.0  # seconds that close() waits for requests nobody needs any more
+_EXTRA = 0.05  # requests that hedging may add, as a fraction of all
+_FEW, _QUICK = 16, 0.01  # requests: more do not help if a store responds within so many seconds
+_TOGETHER = 16  # responses; a lane is not woken for each
+_LOOK = 0.1  # the most seconds between two looks for late requests
+_CLOSING = 3.0  # seconds that close() waits for abandoned requests
 
 
 class Flight(Protocol):
@@ -36,50 +35,50 @@ class Flight(Protocol):
 
     @property
     def failed(self) -> bool:
-        """Whether it has plainly failed; asked when it has ended."""
+        """True if a completed request has plainly failed."""
 
 
 class Sender(Protocol):
-    """What makes such requests; see curl/transport.py."""
+    """A sender of such requests; see curl/transport.py."""
 
     def settle(self, call: Call[Any, Any], flight: Any) -> bool:
-        """Whether one that has ended has brought what was asked for, or else ask again."""
+        """Settle a completed request, or request again; return whether the body has arrived."""
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
-        """Have nothing written for a call any more, or for one position of it."""
+        """End all writes for a call, or for one of its positions."""
 
     def wake(self) -> None:
-        """More requests are allowed."""
+        """Wake the sender: more requests are allowed."""
 
 
 @dataclass(slots=True, eq=False)
 class Call(Generic[Item, Answer]):
-    """One `run()`. What threads and a lane do to the same container is one call of C."""
+    """One `run()`. Threads and a lane change shared containers only by single calls of C."""
 
     ask: Callable[[Item], Answer]
     items: Sequence[Item]
     pending: dict[int, None]  # the positions of items without an answer
-    # When the first request began, for items that may be asked for once more.
+    # Times of the first request, for items that may be hedged.
     started: dict[int, float] = field(default_factory=dict)
-    # Positions with their answers, or why there is none, or the handles that have ended.
+    # Positions with their answers, errors, or completed handles.
     answers: deque[tuple[int, Any]] = field(default_factory=deque)
     bell: SimpleQueue[None] = field(default_factory=SimpleQueue)  # rings for the lane
-    # Those that libcurl asks for, and its failures, which count as a thread's first try.
+    # Requests of libcurl, and its failures, which count as a thread's first try.
     flying: dict[int, Any] = field(default_factory=dict)
-    landed: dict[int, None] = field(default_factory=dict)  # that have ended, of these
+    landed: dict[int, None] = field(default_factory=dict)  # the completed ones of these
     failed: dict[int, BaseException] = field(default_factory=dict)
-    began: dict[int, float] = field(default_factory=dict)  # when libcurl first asked for them
-    kept: list[Any] = field(default_factory=list)  # memory that it reads
+    began: dict[int, float] = field(default_factory=dict)  # times of libcurl's first requests
+    kept: list[Any] = field(default_factory=list)  # memory read by libcurl
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
-        """Hand over what has come, unless another request was faster or it is not needed."""
+        """Hand over an answer, unless another request was faster or none is needed."""
         self.started.pop(position, None)
         if self.pending.pop(position, self) is None:
             self.answers.append((position, answer))
             self._ring(isinstance(answer, BaseException))
 
     def land(self, position: int, flight: Flight) -> None:
-        """Hand over what has come by libcurl; the lane looks at it."""
+        """Hand over a completed request of libcurl, for the lane to settle."""
         self.started.pop(position, None)
         self.landed[position] = None
         self.answers.append((position, flight))
@@ -95,35 +94,34 @@ _Queue: TypeAlias = SimpleQueue[tuple[Call[Any, Any], int] | None]
 
 
 class RequestPool:
-    """Asks for what several lanes need: first come, first served, `most` requests at once."""
+    """Requests items for several lanes: first come, first served, `most` requests at once."""
 
     def __init__(self, most: int, *, retry: float, hedge: float | None) -> None:
         """Start no thread yet.
 
         Args:
-            most: requests under way at once; fewer while the store answers within 10 ms. Hedging
-                adds a twentieth, at least one.
-            retry: seconds after the first request for an item in which it may be asked for again.
-            hedge: seconds without an answer after which an item is asked for once more. None:
-                never.
+            most: requests in flight; fewer while the store responds within 10 ms. Hedging adds a
+                twentieth, at least one.
+            retry: seconds after the first request for an item in which failures are retried.
+            hedge: seconds without a response after which a request is sent once more. None: never.
         """
         self.most, self._retry, self._hedge = most, retry, hedge
         self.few = min(_FEW, most)
-        # Where libcurl makes requests, too: one for each that may be made now.
+        # Used if libcurl makes requests, too: one permit for each request allowed now.
         self.permits = SimpleQueue[None]()
         self._curl: Sender | None = None
         self._queue, self._again = _Queue(), _Queue()
-        self._calls: set[Call[Any, Any]] = set()  # those that run
+        self._calls: set[Call[Any, Any]] = set()  # running ones
         self._threads: list[threading.Thread] = []
-        self._twins: list[threading.Thread] = []  # those that hedge
+        self._twins: list[threading.Thread] = []  # threads for hedging
         self._starting = threading.Lock()
         self.recent: deque[float] = deque(maxlen=_FEW)  # seconds; empty before the first answer
         self._retrying: set[int] = set()  # threads
-        self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
-        self.hedged = 0  # requests that were made once more
+        self._asked = 0  # races of lanes may lose a few: exact enough for a bound of hedging
+        self.hedged = 0  # hedging requests
         self._closed = False
-        self.cause: BaseException | None = None  # why libcurl's thread has ended
-        self._closing = SimpleQueue[None]()  # has something when it is closed
+        self.cause: BaseException | None = None  # the error that ended libcurl's thread
+        self._closing = SimpleQueue[None]()  # not empty once closed
 
     def run(
         self,
@@ -133,17 +131,18 @@ class RequestPool:
         explain: Callable[[int, BaseException], Exception],
         send: Callable[[Call[Item, Answer]], Iterable[int]] | None = None,
     ) -> None:
-        """Ask for n items at once, and take each answer as it comes, in the calling thread.
+        """Request n items at once, and process each answer on arrival, in the calling thread.
 
-        `send` has items asked for by libcurl, whose answers are None when their bytes are where
-        they belong, and returns the positions of the others. It writes nothing after this returns.
+        `send` requests items by libcurl, with None as the answer once the bytes are at their
+        destination, and returns the positions of the other items. libcurl writes nothing after
+        `run()` returns.
 
-        `ask` is called in other threads, and may still be running when this returns or raises.
-        `take` gets the position of an item and its answer, `explain` that of the first item, in
-        their order, that cannot be had; it returns the error to be raised.
+        `ask` is called in other threads, and may still be running when `run()` returns or raises.
+        `take` gets the position of an item and its answer. `explain` gets the position of the
+        first failed item, in their order, and its error, and returns the error to raise.
 
         Raises:
-            OSError: it is being closed (ECANCELED), or libcurl's thread has failed (EIO).
+            OSError: the pool is closed (ECANCELED), or libcurl's thread has failed (EIO).
         """
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
@@ -154,7 +153,7 @@ class RequestPool:
             self._start_threads(self.few)
             failed = self._collect(call, take)
         finally:
-            call.pending.clear()  # nobody asks for the rest
+            call.pending.clear()  # the rest is not requested any more
             if self._curl:
                 self._curl.drop(call)
             self._calls.discard(call)
@@ -162,42 +161,42 @@ class RequestPool:
             try:
                 raise explain(*failed)
             finally:
-                del failed  # it keeps the frames that it went through, and this may be one
+                del failed  # its traceback keeps frames alive, perhaps this one
 
     def share(self, curl: Sender) -> None:
-        """Let another make requests, which takes one of the `permits` for each."""
+        """Share `permits` with another sender, which needs one for each request."""
         self._curl = curl
         for _ in range(self.most):
             self.permits.put(None)
 
     def ask_again(self, call: Call[Any, Any], position: int, error: BaseException | None) -> None:
-        """Have a thread ask for what libcurl could not have; `error` counts as its first try."""
+        """Pass a failed request of libcurl to a thread; `error` counts as the first try."""
         if error:
             call.failed[position] = error
         self._queue.put((call, position))
         self._start_threads(self.few)
 
     def is_slow(self) -> bool:
-        """Whether answers take so long that more requests at once would help."""
+        """Test if response times are so long that more concurrent requests would help."""
         recent = sorted(self.recent.copy())
         return bool(recent) and recent[len(recent) // 2] > _QUICK
 
     def refusal(self) -> OSError:
-        """Why nothing can be asked for any more. Raise it from `cause`."""
-        failed = errno.EIO, "the thread of libcurl has failed; make a new reader"
+        """The error for requests after the end, to raise from `cause`."""
+        failed = errno.EIO, "the thread of libcurl has failed; create a new reader"
         return OSError(*failed if self.cause else (errno.ECANCELED, "the reader was closed"))
 
     def cancel(self) -> None:
-        """Have all `run()` fail at once. Nothing can be asked for after this."""
+        """Make all `run()` fail at once. No request is possible afterwards."""
         self._closed = True
         self._closing.put(None)
-        for _ in range(self.most):  # no thread waits for one any more
+        for _ in range(self.most):  # no thread waits for a permit any more
             self.permits.put(None)
         for call in list(self._calls):
             call.bell.put(None)
 
     def close(self) -> None:
-        """End the threads. Waits for requests that nobody needs, for 3 seconds at most.
+        """End the threads. Waits for abandoned requests, for at most 3 seconds.
 
         Closing twice is fine, in any thread: the garbage collector may run in one of these.
         """
@@ -212,11 +211,11 @@ class RequestPool:
     def _collect(
         self, call: Call[Any, Answer], take: Callable[[int, Answer], None]
     ) -> tuple[int, BaseException] | None:
-        """Take the answers to all items; or those before the first that cannot be had: why?"""
+        """Process the answers to all items; return the first failed position and its error."""
         failed: tuple[int, BaseException] | None = None
         waiting = len(call.items)
         while waiting:
-            if not self._closed:  # or nobody may ring
+            if not self._closed:  # after closing, nothing may ring
                 self._wait(call)
             if self._closed:
                 raise self.refusal() from self.cause
@@ -233,14 +232,14 @@ class RequestPool:
                             self._curl.drop(call, position)  # a thread was faster
                         take(position, answer)
                 elif failed is None or position < failed[0]:
-                    failed = position, answer  # the others behind it are not needed
+                    failed = position, answer  # later items are not needed
                     behind = [other for other in list(call.pending) if other > position]
                     waiting -= sum(call.pending.pop(other, call) is None for other in behind)
                 del answer
         return failed
 
     def _wait(self, call: Call[Any, Any]) -> None:
-        """Wait until there are answers; meanwhile, ask once more for what takes too long."""
+        """Wait until there are answers; meanwhile, hedge late requests."""
         if self._hedge is None:
             take(call.bell)
             return
@@ -257,7 +256,7 @@ class RequestPool:
                 return
 
     def _start_threads(self, most: int) -> None:
-        """For what is queued, until there are `most`. One is enough if the machine has no more."""
+        """Start threads for queued items, up to `most`; at the machine's limit, one suffices."""
         extra = 0 if self._hedge is None else max(round(self.most * _EXTRA), 1)
         with self._starting:
             queued = min(most, len(self._threads) + self._queue.qsize())
@@ -277,11 +276,11 @@ class RequestPool:
             threads.append(thread)
 
     def _jobs(self, queue: _Queue) -> Iterator[tuple[Call[Any, Any], int]]:
-        """What is still needed of a queue, until it is closed."""
+        """The items of a queue that are still needed, until the pool is closed."""
         while (job := queue.get()) is not None and not self._closed:
             if job[1] in job[0].pending:
                 yield job
-            del job  # or it would keep its answers until the next one
+            del job  # otherwise its answers would stay in memory until the next job
         queue.put(None)  # for the next thread
 
     def _work(self) -> None:
@@ -294,14 +293,14 @@ class RequestPool:
             del call, answer
 
     def _work_again(self) -> None:
-        """Ask once more. An error does not count: the first request goes on."""
+        """Send hedging requests. Their errors are ignored: the first request goes on."""
         for call, position in self._jobs(self._again):
             with contextlib.suppress(BaseException):
                 call.answer(position, call.ask(call.items[position]))
             del call
 
     def _ask(self, call: Call[Any, Any], position: int) -> Any:
-        """Ask until there is an answer, or an error that stays, or it is not needed any more."""
+        """Retry until there is an answer, a permanent error, or no need any more."""
         thread, pause = threading.get_ident(), _FIRST_PAUSE
         call.started[position] = now = time.monotonic()
         began = call.began.pop(position, now)
@@ -339,7 +338,7 @@ class RequestPool:
             self._curl.wake()
 
     def _note(self, seconds: float) -> None:
-        """Remember how long an answer took. Another thread if they wait for it, not a processor."""
+        """Note a response time; start another thread if the store, not a processor, is slow."""
         self.recent.append(seconds)
         if len(self._threads) < self.most and self._queue.qsize() and self.is_slow():
             self._start_threads(min(len(self._threads) + 1, self.most))

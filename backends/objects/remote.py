@@ -1,4 +1,4 @@
-"""What the backend tells of objects before it reads them: lists, sizes, versions, and indexes."""
+"""Requests before a reader exists: lists of objects, sizes, versions, and indexes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .pool import RequestPool
 from .store import Stores, split
 from .versions import VersionedObjects
 
-_IN_ORDER = "s3", "gs"  # can be asked for the keys past any other
+_IN_ORDER = "s3", "gs"  # list keys in order, and can start after any key
 _PATH = re.compile(r'Path "(.*?)"(?: contained|:)', re.DOTALL)
 
 
@@ -29,7 +29,7 @@ class StoreRemote:
     """The `Remote` of object stores and web servers."""
 
     def __init__(self, stores: Stores, retry: float, check: bool) -> None:
-        """Ask for nothing yet. `retry` and `check` are those of the backend."""
+        """Request nothing yet. `retry` and `check` are the options of the backend."""
         self.stores, self._retry, self._check = stores, retry, check
 
     def listing(self, root: bytes, choose: Choose) -> Listing:
@@ -68,7 +68,7 @@ def _answers(
     ask: Callable[[Any], Any],
     items: Sequence[Any],
 ) -> list[Any]:
-    """What `ask` returns for n items. Its errors become ours, for `url_of(position)`."""
+    """Call `ask` for n items; return the results. Errors become ours, for `url_of(position)`."""
     answers = [None] * len(items)
     requests.run(ask, items, answers.__setitem__, lambda at, error: _mapped(error, url_of(at)))
     return answers
@@ -89,7 +89,7 @@ def _mapped(error: BaseException, url: bytes) -> Exception:
     match, bucket = _PATH.search(str(error)), b"/".join(url.split(b"/")[:3]).decode()
     name = repr(f"{bucket}/{match[1]}") if match else f"an object below {url.decode()!r}"
     what = "has an empty, '.' or '..' part, or control characters"
-    return ValueError(f"{name} {what}; rename it, or give the other objects by files or file_list")
+    return ValueError(f"{name} {what}; rename it, or list the other objects in files or file_list")
 
 
 def _joined(root: bytes, pieces: list[KeyRun]) -> Listing:

@@ -1,4 +1,4 @@
-"""Where a URL leads: to the store of a bucket, and to a key there, exactly as it is written."""
+"""Resolution of a URL to the store of a bucket and a key there, exactly as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Timeout: TypeAlias = Annotated[float, Option((0.001, 3600), "s")]
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
 _ENDPOINTS = {
-    # aws_endpoint_url_s3 is what obstore reads before all others
+    # obstore gives aws_endpoint_url_s3 priority over all others
     "s3": ("aws_endpoint_url_s3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"),
     "gs": ("base_url", "DALI_GCS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
     "az": ("endpoint", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
@@ -35,9 +35,9 @@ _ENDPOINTS = {
 """The option of obstore and the variables that name an endpoint; the first variable counts."""
 
 _VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "DALI_GCS_"), "az": ("AZURE_",)}
-"""What the names of all variables of a scheme begin with."""
+"""Prefixes of the names of a scheme's variables."""
 
-# They have the containers.
+# Variables that select the containers.
 _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "AZURITE_BLOB_STORAGE_URL"
 _OPENED_BY: set[int] = set()  # processes; forks inherit it
 
@@ -49,10 +49,9 @@ _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 
 
 class Stores:
-    """The stores of all buckets that are read, opened when they are first needed.
+    """The stores of all buckets, each opened at its first use, for any number of threads.
 
-    Any number of threads may use it. Credentials are in obstore's objects only. It has a lock, so
-    it cannot be pickled.
+    Credentials are in obstore's objects only. The lock prevents pickling.
     """
 
     @check_options("object-store")
@@ -64,7 +63,7 @@ class Stores:
         timeout: Timeout = 30.0,
         client_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open nothing. The options, and the errors if one is wrong, are those of the backend."""
+        """Open nothing yet. The options, and the errors for wrong ones, are as for the backend."""
         name, client = "object-store", client_options or {}
         if region and not (isinstance(region, str) and re.fullmatch(r"[\w-]+", region, re.A)):
             raise ValueError(f"{name}: region must be like us-east-1, not {region!r}")
@@ -75,26 +74,26 @@ class Stores:
             try:
                 HTTPStore("http://localhost/", client_options=checked)
             except Exception:  # obstore's, with the value in its text
-                what = f"obstore does not take client_options[{option!r}]"
+                what = f"obstore refuses client_options[{option!r}]"
                 raise ValueError(f"{what}; see obstore.store.ClientConfig") from None
         self._endpoint = _endpoint(endpoint, f"{name}: endpoint")
         self._region, self._anonymous = region, anonymous
         self.client = {"timeout": timedelta(seconds=timeout)} | dict(client)
         self._stores: dict[tuple[str, str], Store] = {}
-        # What each was opened with, by scheme and bucket.
+        # The settings of each store, by scheme and bucket.
         self.settings: dict[tuple[str, str], dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def locate(self, url: bytes) -> tuple[Store, str]:
-        """The store and the key of an object.
+        """Find the store and the key of an object.
 
-        Keys are taken as they are written, but those of http:// and https://, which are quoted.
+        Keys are used as written, except for http:// and https://, where they are quoted.
 
         Raises:
-            ValueError: no object can have this URL, or its key cannot be asked for; names it.
+            ValueError: no object can have this URL, or its key cannot be requested; names the URL.
             OSError: the store cannot be opened; names the URL.
-            BackendUnavailable: a package is missing that gets the credentials.
-            RuntimeError: this process was forked from one that has opened stores.
+            BackendUnavailable: a package for getting the credentials is missing.
+            RuntimeError: stores were opened before this process was forked.
         """
         scheme, bucket, key = split(url)
         if _ODD.search(key):
@@ -102,7 +101,7 @@ class Stores:
         return self.bucket(scheme, bucket, url), key
 
     def place(self) -> bytes:
-        """Tells apart services in which one URL names different objects. Has no secret in it."""
+        """An identity of the configured services, to distinguish equal URLs; without secrets."""
         endpoints = [self._endpoint or _endpoint_of(scheme) for scheme in _ENDPOINTS]
         return repr([*endpoints, *map(os.environ.get, _ACCOUNT)]).encode()
 
@@ -114,13 +113,13 @@ class Stores:
             return self._stores[scheme, bucket]
 
     def close(self) -> None:
-        """Forget all stores. Their connections end when nothing refers to them any more."""
+        """Forget all stores. Connections end with the last reference to their store."""
         self._stores.clear()
 
     def _open(self, scheme: str, bucket: str, url: bytes) -> Store:
         _OPENED_BY.add(os.getpid())
         if len(_OPENED_BY) > 1:
-            what = "objects were asked for before this process was forked, and would hang"
+            what = "objects were requested before this process was forked, so reads would hang"
             raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
         stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
         name = bucket if scheme in stores else f"{scheme}://{bucket}/"
@@ -138,7 +137,7 @@ class Stores:
         return opened
 
     def _settings(self, scheme: str, name: str) -> dict[str, Any]:
-        """The arguments of obstore's store, but for its name."""
+        """The arguments of obstore's store, except for the name."""
         given: dict[str, Any] = {}
         client: dict[str, Any] = {}
         endpoint: str | None = name  # of a web server
@@ -157,24 +156,24 @@ class Stores:
             given["skip_signature"] = True
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
-        # obstore's retries leave out 425, and hedging would know nothing of them.
+        # obstore's retries leave out 425, and hedging would not see them.
         return given | {"client_options": client | self.client, "retry_config": {"max_retries": 0}}
 
 
 def head(store: Store, key: str) -> ObjectMeta:
-    """What the store tells of an object. Raises obstore's errors, with the reason in their text."""
+    """Request an object's metadata. Raises obstore's errors, with the reason in their text."""
     try:
         return store.head(key)
     except Exception as error:
         if is_silent(error):
-            store.get(key, options={"range": (0, 1)})  # answers with the reason
+            store.get(key, options={"range": (0, 1)})  # its error has the reason
         raise
 
 
 def origins() -> Iterator[DeviceStatus]:
-    """Where endpoints and credentials come from. No store is asked, and no secret is shown.
+    """List the sources of endpoints and credentials, without a request and without secrets.
 
-    Of Google Cloud and Azure, only if variables of theirs are set.
+    Google Cloud and Azure are listed only if their variables are set.
     """
     for scheme, starts in _VARIABLES.items():
         names = sorted(name for name in os.environ if name.startswith(starts))
@@ -194,10 +193,10 @@ def origins() -> Iterator[DeviceStatus]:
 
 
 def split(url: bytes) -> tuple[str, str, str]:
-    """Scheme, bucket or host, and key of an object, or prefix of a root.
+    """Split a URL into scheme, bucket or host, and key of an object, or prefix of a root.
 
     Raises:
-        ValueError: this cannot be the URL of an object; names it, unless it has a password in it.
+        ValueError: not the URL of an object; names the URL, unless this contains a password.
     """
     require_public(url)
     try:
@@ -208,10 +207,10 @@ def split(url: bytes) -> tuple[str, str, str]:
     bucket, _, key = rest.partition("/")
     if not scheme.startswith("http"):
         if not _BUCKET.fullmatch(bucket):
-            _refuse(url, "has no valid name of a bucket")
+            _refuse(url, "has no valid bucket name")
         return scheme, bucket, key
     if not _is_service(f"{scheme}://{bucket}"):
-        _refuse(url, "has no valid name of a host")
+        _refuse(url, "has no valid host name")
     return scheme, bucket, unquote(key)
 
 
@@ -220,20 +219,20 @@ def _refuse(url: bytes, what: str) -> NoReturn:
 
 
 def _is_service(url: str) -> bool:
-    """Whether this is the URL of a server, with a path or without; of others, obstore panics."""
+    """Test for the URL of a server, with or without a path; obstore panics for any other URL."""
     match = _SERVICE.fullmatch(url)
     return match is not None and 0 < int(match[3] or 1) < 1 << 16
 
 
 def _endpoint(url: str | None, source: str) -> str | None:
     if url and not (isinstance(url, str) and _is_service(url)):
-        shown = "" if {"@", "?", "#"} & {*str(url)} else f", not {url!r}"  # it may have a password
+        shown = "" if {"@", "?", "#"} & {*str(url)} else f", not {url!r}"  # may have a password
         raise ValueError(f"{source} must be like http://host:port{shown}")
     return url or None
 
 
 def _endpoint_of(scheme: str) -> str | None:
-    """The endpoint that the environment names, or the profile; None: the public one."""
+    """The endpoint of the environment or the profile; None: the public one."""
     for name in _ENDPOINTS[scheme][1:]:
         if found := _endpoint(os.environ.get(name), name):
             return found
@@ -242,6 +241,6 @@ def _endpoint_of(scheme: str) -> str | None:
 
 
 def _flag(name: str) -> bool:
-    """Whether an environment variable is a number but 0, as DALI reads it."""
+    """Test if an environment variable is a number other than 0, by DALI's rules."""
     number = re.match(r"\s*[+-]?\d+", os.environ.get(name, ""))
     return number is not None and int(number[0]) != 0

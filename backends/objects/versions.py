@@ -1,4 +1,4 @@
-"""Objects and their versions: asked for, and compared with what they were."""
+"""Requests for objects, and the comparison of their versions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class ObjectPart(NamedTuple):
-    """Bytes of an object.
+    """A range of bytes of an object.
 
     Attributes:
         url: of the object.
-        place: its store, and its key there.
-        version: what identifies its content; empty if it is not compared.
+        place: the store, and the key there.
+        version: the identity of the content; empty if not compared.
         size: of the whole object in bytes.
         start: of the piece, bytes into the object.
         length: of the piece in bytes; 0 only of an empty object.
@@ -44,12 +44,12 @@ class ObjectPart(NamedTuple):
 
 
 class VersionedObjects:
-    """The objects of a catalog. Those without a listed version are asked for it at first use."""
+    """The objects of a catalog; versions not known from a list are requested at first use."""
 
     def __init__(
         self, catalog: Catalog, stores: Stores, requests: RequestPool, check: bool
     ) -> None:
-        """Ask for nothing yet. `check`: compare versions, not only sizes."""
+        """Request nothing yet. `check`: compare versions, not only sizes."""
         self._catalog, self._stores, self._requests = catalog, stores, requests
         self._check = check
         count, sizes, versions = catalog.file_count, catalog.sizes, catalog.versions
@@ -59,10 +59,10 @@ class VersionedObjects:
         self._noting = threading.Lock()
 
     def sizes(self, files: IntArray, yield_turn: Callable[[], None] = lambda: None) -> IntArray:
-        """The sizes of n files in bytes, int64[n]. Calls `yield_turn` before it asks.
+        """The sizes of n files in bytes, int64[n]. Calls `yield_turn` before any request.
 
         Raises:
-            OSError: there is no such object, or it cannot be asked, or has no version; names it.
+            OSError: an object is missing, cannot be requested, or has no version; names the URL.
         """
         if (sizes := self._sizes[files]).min(initial=0) >= 0:
             return sizes
@@ -83,15 +83,15 @@ class VersionedObjects:
 
     @property
     def versions(self) -> Versions:
-        """bytes[files]: the versions of those whose sizes were asked for."""
+        """bytes[files]: the versions of files with known sizes."""
         return self._versions
 
     def strong_versions(self, files: IntArray) -> list[bytes]:
-        """What identifies the bytes of n files whose sizes are known; empty if nothing does."""
+        """The strong versions of n files with known sizes; empty if there is none."""
         return [version * is_strong(version) for version in self._versions[files].tolist()]
 
     def pieces(self, files: IntArray, starts: IntArray, lengths: IntArray) -> list[ObjectPart]:
-        """The pieces of n files whose sizes are known.
+        """Make the pieces of n files with known sizes.
 
         Raises:
             ValueError, OSError, BackendUnavailable: as `Stores.locate()`.
@@ -107,13 +107,13 @@ class VersionedObjects:
         take: Callable[[int, memoryview | None], None],
         send: Callable[[Call[ObjectPart, Any]], Iterable[int]] | None = None,
     ) -> None:
-        """Ask for n pieces at once. `take` gets the position of each, and its bytes.
+        """Request n pieces at once. `take` gets the position of each, and its bytes.
 
         `send`: see `RequestPool.run()`.
 
         Raises:
-            ObjectReplacedError: an object is not what it was; names it.
-            OSError: an object cannot be read; names it. If several fail, it is the first.
+            ObjectReplacedError: an object was replaced; names the URL.
+            OSError: an object cannot be read; names the URL. Of several errors, the first.
         """
 
         def explain(position: int, error: BaseException) -> Exception:
@@ -122,7 +122,7 @@ class VersionedObjects:
         self._requests.run(self._get, pieces, take, explain, send)
 
     def require_inside(self, batch: Batch) -> None:
-        """Refuse ranges behind the ends of their containers, whose sizes are known."""
+        """Refuse ranges beyond the ends of their containers of known sizes."""
         samples = batch.samples
         sizes = self._sizes[self._catalog.files(samples)]
         beyond = (batch.starts + batch.sizes > sizes) & (batch.sizes > 0)
@@ -132,10 +132,10 @@ class VersionedObjects:
     def _note(
         self, files: IntArray, versions: list[bytes], sizes: list[int], urls: list[bytes]
     ) -> None:
-        """Remember n files; another lane may have been faster."""
+        """Note the state of n files, unless another lane was faster."""
         if self._check and b"" in versions:
-            what = "the server tells neither ETag nor Last-Modified, so that nobody would notice "
-            what += "if the object were replaced; with check=False, only its size is compared"
+            what = "the server sends neither ETag nor Last-Modified, so a replaced object would "
+            what += "go unnoticed; check=False compares sizes only"
             raise OSError(errno.EOPNOTSUPP, what, os.fsdecode(urls[versions.index(b"")]))
         column = np.array(versions)
         with self._noting:
@@ -143,7 +143,7 @@ class VersionedObjects:
                 self._versions = self._versions.astype(column.dtype)
             new = self._sizes[files] < 0
             self._versions[files[new]] = column[new]
-            self._sizes[files[new]] = np.array(sizes)[new]  # last: now they are known
+            self._sizes[files[new]] = np.array(sizes)[new]  # last: now the files count as known
 
     def _get(self, piece: ObjectPart) -> memoryview:
         if not piece.length:
@@ -153,7 +153,7 @@ class VersionedObjects:
         options: GetOptions = {}
         if is_strong(piece.version):
             options["if_match"] = piece.version.decode()
-        if piece.length != piece.size:  # else without: some servers of files know no ranges
+        if piece.length != piece.size:  # whole objects without: some file servers lack ranges
             options["range"] = piece.start, piece.start + piece.length
         answer = store.get(key, options=options)
         self._compare(piece, answer.meta)
@@ -163,7 +163,7 @@ class VersionedObjects:
         return body
 
     def _compare(self, piece: ObjectPart, meta: ObjectMeta) -> None:
-        """Refuse another version, also if the store ignores If-Match."""
+        """Refuse another version, even if the store ignores If-Match."""
         version, size = version_of(meta) if self._check else b"", int(meta["size"])
         if version == piece.version and is_strong(version) and piece.length == piece.size != size:
             raise _short(piece, size)  # without a range, `size` is only the length of the answer
@@ -171,7 +171,7 @@ class VersionedObjects:
 
 
 def version_of(meta: ObjectMeta) -> bytes:
-    """What identifies the content of an object: its ETag or, without one, when it was modified."""
+    """The version of an object's content: the ETag or, without one, the time of modification."""
     if tag := str(meta["e_tag"] or ""):
         return (tag if tag.endswith('"') else f'"{tag}"').encode()  # Azure's list has no quotes
     modified = meta["last_modified"]
@@ -179,7 +179,7 @@ def version_of(meta: ObjectMeta) -> bytes:
 
 
 def is_strong(version: bytes) -> bool:
-    """Whether a version may be sent as If-Match (RFC 9110, 13.1.1)."""
+    """Test if a version may be sent as If-Match (RFC 9110, 13.1.1)."""
     return bool(version) and not version.startswith((b"W/", b"modified "))
 
 

@@ -1,1 +1,1 @@
-"""libxnvme: devices, files, queues of commands, memory. Nothing here knows samples or maps."""
+"""libxnvme: devices, files, queues of commands, memory; independent of samples and maps."""

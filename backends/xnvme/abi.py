@@ -1,6 +1,6 @@
 """The ABI of libxnvme: its structures as numpy types, and the prototypes of its functions.
 
-Two versions of libxnvme are supported, and both call themselves 0.7.5: the release and the main
+Two versions of libxnvme are supported, both with the version number 0.7.5: the release and the main
 branch. Everything here is the same in both. `struct xnvme_opts` is the same up to offset 88, where
 main has inserted a field.
 
@@ -62,7 +62,7 @@ COMMAND = np.dtype(
         ("completion", "V16"),
     ]
 )
-"""The head of a context, with the fields of a read. No gaps: numpy does not copy those."""
+"""The head of a context, with the fields of a read. Without gaps, which numpy does not copy."""
 
 ADMIN_COMMAND = np.dtype(  # struct xnvme_cmd_ctx of a synchronous command
     {
@@ -117,10 +117,10 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {  # name: type of the result, ty
     "xnvme_cmd_pass_admin": (_int, [_pointer, _pointer, _size, _pointer, _size]),
 }
 VERSION_SYMBOLS = {"xnvme_be_attr_get": "main", "xnvme_be_attr_list_bundled": "0.7.5"}
-"""Functions that only one version has."""
+"""Functions of only one version."""
 
 
 def copy_structure(address: int, dtype: np.dtype[Any], nbytes: int | None = None) -> Any:
-    """A copy of a structure in foreign memory; of its first `nbytes` if it may be shorter."""
+    """Copy a structure from foreign memory; only the first `nbytes` of one that may be shorter."""
     content = ctypes.string_at(address, nbytes or dtype.itemsize)
     return np.frombuffer(content.ljust(dtype.itemsize, b"\0"), dtype)[0]

@@ -1,4 +1,4 @@
-"""Which asynchronous implementations of libxnvme work here, and the errors of the others."""
+"""Tests of libxnvme's asynchronous implementations on this machine, and their errors."""
 
 import os
 
@@ -15,7 +15,7 @@ _REMEDIES = {
 
 
 def unavailable() -> BackendUnavailable | None:
-    """Why the default implementation does not work here, and which ones do; None if it works."""
+    """The reason why the default implementation fails here, with alternatives; None if it works."""
     try:
         library = load()
     except BackendUnavailable as reason:
@@ -28,7 +28,7 @@ def unavailable() -> BackendUnavailable | None:
 
 
 def not_offered(library: Library, io: str, reason: object) -> BackendUnavailable:
-    """The error of an implementation that does not work here."""
+    """The error for an implementation that does not work here."""
     remedy = f"{_REMEDIES[io]}; " if io in _REMEDIES else ""
     what = f"{library} does not offer the io {io!r} here: {reason}"
     return BackendUnavailable(what, f"{remedy}`python -m dali_storage` shows what works")

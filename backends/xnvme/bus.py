@@ -1,4 +1,4 @@
-"""Memory with bus addresses: those by which a controller at a PCI address reads and writes it."""
+"""Memory with bus addresses, for DMA by a controller at a PCI address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .device import XnvmeDevice
 BusAddresses: TypeAlias = npt.NDArray[np.uint64]
 
 PAGE_SHIFT = 12
-"""Of the pages of a controller, 4 KiB: libxnvme sets CC.MPS to 0."""
+"""Of a controller's pages, 4 KiB: libxnvme sets CC.MPS to 0."""
 
 _PAGE_SHIFTS = (21, 16, PAGE_SHIFT)  # of a hugepage, of a page of a GPU, of a controller's page
 
@@ -27,13 +27,13 @@ _PAGE_SHIFTS = (21, 16, PAGE_SHIFT)  # of a hugepage, of a page of a GPU, of a c
 class BusMemory:
     """Memory of the host or of a GPU, and the bus addresses of its pages.
 
-    It does not keep the memory alive.
+    This object does not keep the memory alive.
 
     Attributes:
-        address: of the first byte, as the processor or the GPU knows it.
+        address: of the first byte, for the processor or the GPU.
         nbytes: the length.
-        pages: uint64[k], the bus address of each page of the memory, in order. The first page is
-            the one that contains `address`.
+        pages: uint64[k], the bus address of each page of the memory, in order. The first page
+            contains `address`.
         page_shift: the binary logarithm of a page's bytes: 21, 16 or 12.
     """
 
@@ -44,11 +44,11 @@ class BusMemory:
 
     @property
     def origin(self) -> int:
-        """The address of the first page; `address` may be in the middle of it."""
+        """The address of the first page; `address` may be in the middle of this page."""
         return self.address >> self.page_shift << self.page_shift
 
     def addresses(self, memory: IntArray) -> BusAddresses:
-        """The bus addresses, uint64[n], of addresses in this memory, int64[n]."""
+        """Translate addresses in this memory, int64[n], to bus addresses, uint64[n]."""
         offsets = memory - self.origin
         mask = (1 << self.page_shift) - 1
         found: BusAddresses = self.pages[offsets >> self.page_shift]
@@ -56,7 +56,7 @@ class BusMemory:
 
 
 def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:
-    """Memory whose pages of 4 KiB have known bus addresses; stored in pages as large as possible.
+    """Describe memory by the bus addresses of its 4-KiB pages, in pages as large as possible.
 
     `address` is a multiple of 4 KiB.
     """
@@ -71,7 +71,7 @@ def paged(address: int, nbytes: int, pages: BusAddresses) -> BusMemory:
 
 
 def allocate(device: XnvmeDevice, nbytes: int) -> tuple[HostBuffer, BusMemory]:
-    """As `XnvmeDevice.allocate()`, with the bus addresses; OSError if libxnvme does not know them.
+    """Allocate as `XnvmeDevice.allocate()`, with the bus addresses; OSError if these are unknown.
 
     Only for the backend "upcie".
     """
@@ -85,12 +85,12 @@ def allocate(device: XnvmeDevice, nbytes: int) -> tuple[HostBuffer, BusMemory]:
     errors = set(map(translate, repeat(device.pointer), each, results))
     if errors != {0}:
         number = -min(errors)
-        raise OSError(number, f"libxnvme has no bus addresses of memory: {os.strerror(number)}")
+        raise OSError(number, f"libxnvme has no bus addresses for memory: {os.strerror(number)}")
     return memory, paged(address, memory.nbytes, pages)
 
 
 class BusMap:
-    """The memory of a reader that has bus addresses. An entry goes when its memory dies."""
+    """The memory of a reader with bus addresses. An entry is removed when its memory dies."""
 
     def __init__(self) -> None:
         # A deque, because its operations are atomic: memory may die in any thread, and in this one
@@ -98,14 +98,14 @@ class BusMap:
         self._known: deque[BusMemory] = deque()
 
     def add(self, memory: Buffer, bus: BusMemory) -> None:
-        """Remember the bus addresses of memory until that, and all slices of it, are gone."""
+        """Remember the bus addresses of memory until the memory and all its slices are gone."""
         owner = memory.base if isinstance(memory, np.ndarray) else memory
-        # The newest comes first: it counts if the address of freed memory is used again.
+        # The newest comes first, and wins if the address of freed memory is reused.
         self._known.appendleft(bus)
         weakref.finalize(owner, self._known.remove, bus).atexit = False
 
     def find(self, memory: Buffer) -> BusMemory:
-        """The memory of this reader that `memory`, perhaps a slice, is part of; else ValueError."""
+        """Find the reader's memory that contains `memory`, perhaps a slice; else ValueError."""
         start = address_of(memory)
         for bus in self._known.copy():
             if bus.address <= start and start + memory.nbytes <= bus.address + bus.nbytes:

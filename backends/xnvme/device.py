@@ -1,4 +1,4 @@
-"""Devices and files opened by libxnvme, and memory that they can write to."""
+"""Devices and files opened by libxnvme, and their memory for DMA."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .abi import GEOMETRY, GEOMETRY_KINDS, OPTS, OPTS_READ, copy_structure
 from .library import Library
 
 LIBRARY_LOCK = threading.RLock()
-"""Held while libxnvme makes or ends something: upcie has one heap and one list of controllers per
-process, and no lock. Memory can be freed by a garbage collection in the middle of such a call:
-hence an RLock."""
+"""Held while libxnvme creates or destroys objects: upcie has one heap and one list of controllers
+per process, and no lock. A garbage collection in the middle of such a call can free memory: hence
+an RLock."""
 # After fork() the owning thread is gone, so reset the lock, as CPython does with its own.
 os.register_at_fork(after_in_child=LIBRARY_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
@@ -37,8 +37,8 @@ class Geometry:
     Attributes:
         kind: a value of GEOMETRY_KINDS.
         size: bytes.
-        lba_bytes: bytes of a logical block, including its metadata where that is interleaved.
-        max_transfer: bytes, the most that one command may read.
+        lba_bytes: bytes of a logical block, including interleaved metadata.
+        max_transfer: bytes of the largest read command.
         has_metadata: whether metadata is interleaved with the blocks.
         metadata_bytes: of a block, interleaved or separate.
     """
@@ -54,13 +54,13 @@ class Geometry:
 class XnvmeDevice:
     """A device or file opened by libxnvme, always read-only.
 
-    It is closed after `close()`, once its queues are closed and its memory is gone.
+    The device is closed after `close()`, once its queues are closed and its memory is gone.
 
     Attributes:
-        library: the libxnvme that opened it.
+        library: the libxnvme that opened the device.
         pointer: address of the struct xnvme_dev.
         io: the asynchronous implementation of its queues.
-        lost: it has stopped answering and is given up.
+        lost: whether the device has stopped answering and is given up.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class XnvmeDevice:
         nsid: int = 1,
         is_ours: Callable[[], bool] | None = None,
     ) -> None:
-        """Open a path or a PCI address; raise an OSError that names it if this fails.
+        """Open a path or a PCI address, or raise an OSError with its name.
 
         libxnvme's backend `be` opens it, with the asynchronous implementation `io` and the
         synchronous one `sync` (None: the backend's default); `file` selects the file API, `direct`
@@ -110,12 +110,12 @@ class XnvmeDevice:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it must not be touched: it has stopped answering, or another driver has it."""
+        """True if the device must not be accessed: not answering, or with another driver."""
         return self.lost or not (self._is_ours is None or self._is_ours())
 
     @property
     def handle(self) -> _Handle:
-        """Keeps the device open as long as there is a reference to it."""
+        """A handle that keeps the device open as long as referenced."""
         if self._handle is None:
             raise ValueError("the device is closed")
         return self._handle
@@ -127,27 +127,27 @@ class XnvmeDevice:
 
     @property
     def descriptor(self) -> int:
-        """The file descriptor behind it. Only for the backend "linux"."""
+        """The file descriptor of the device. Only for the backend "linux"."""
         state = self.library.xnvme_dev_get_be_state(self.pointer)
         return ctypes.c_int.from_address(state).value  # the first field of every backend's state
 
     def geometry(self) -> Geometry:
-        """Query the geometry; OSError if libxnvme does not know it."""
+        """Query the geometry; OSError if unknown to libxnvme."""
         with LIBRARY_LOCK:  # may send a command to the device
             address = self.library.xnvme_dev_get_geo(self.pointer)
         found = copy_structure(address, GEOMETRY)
         kind = GEOMETRY_KINDS.get(int(found["type"]))
         if kind is None or (kind != "key-value" and not found["lba_nbytes"]):
-            raise OSError(f"libxnvme does not know its geometry (io {self.io!r})")
+            raise OSError(f"libxnvme cannot determine the geometry (io {self.io!r})")
         names = ("tbytes", "lba_nbytes", "mdts_nbytes")
         size, lba_bytes, max_transfer = (int(found[name]) for name in names)
         metadata = bool(found["lba_extended"]), int(found["nbytes_oob"])
         return Geometry(kind, size, lba_bytes, max_transfer, *metadata)
 
     def allocate(self, nbytes: int) -> HostBuffer:
-        """At least `nbytes` of memory that the device can write to: uint8, page-aligned.
+        """Allocate at least `nbytes` of memory for DMA by the device: uint8, page-aligned.
 
-        It is freed when the last reference to it dies; until then the device stays open.
+        The memory is freed with its last reference; until then the device stays open.
         """
         handle, nbytes = self.handle, max(nbytes, 1)
         with LIBRARY_LOCK:
@@ -161,11 +161,11 @@ class XnvmeDevice:
         return memory
 
     def close(self) -> None:
-        """Release it. Closing twice is fine."""
+        """Release the device. Closing twice is fine."""
         self._handle = None
 
     def _check(self, uri: bytes, wanted: np.ndarray[Any, Any], io: str | None) -> str:
-        """Refuse options that libxnvme has silently replaced; return the implementation in use."""
+        """Refuse options silently replaced by libxnvme; return the implementation in use."""
         address = self.library.xnvme_dev_get_opts(self.pointer)
         found = copy_structure(address, OPTS, OPTS_READ)
         for name in ("rdonly", "wronly", "rdwr", "direct"):
@@ -181,8 +181,8 @@ class XnvmeDevice:
 class _Handle:
     """An open struct xnvme_dev; closed when the last reference to this object dies.
 
-    In a forked process nothing is closed or freed: that would shut down a controller that the
-    parent still uses.
+    In a forked process nothing is closed or freed, because this would shut down a controller in
+    use by the parent.
     """
 
     def __init__(self, pointer: int, closer: Any, is_ours: Callable[[], bool] | None) -> None:
@@ -202,7 +202,7 @@ def _close(process: int, closer: Any, pointer: int, is_ours: Callable[[], bool] 
 
 
 def foreign_memory(address: int, nbytes: int) -> HostBuffer:
-    """Foreign memory as an array; its `.base` is an object that lives as long as any slice."""
+    """Wrap foreign memory as an array; its `.base` is an object that lives as long as any slice."""
     return np.asarray((ctypes.c_uint8 * nbytes).from_address(address))
 
 

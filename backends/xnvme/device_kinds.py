@@ -1,4 +1,4 @@
-"""The kinds of devices that libxnvme reads, and how it opens each."""
+"""The kinds of devices that libxnvme reads, and the way to open each."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,21 +20,22 @@ _PAGE = 4096  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceKind:
-    """How libxnvme opens and reads one kind of device.
+    """Parameters by which libxnvme opens and reads one kind of device.
 
     Attributes:
         label: for messages.
         backend: libxnvme's backend.
         sync_impl: its synchronous implementation; None: the backend's default.
         async_impls: its asynchronous implementations, the default first; None: the backend's own.
-        direct: open it with O_DIRECT.
-        reports_length: a completed read reports how many bytes were read.
+        direct: open with O_DIRECT.
+        reports_length: a completed read reports the number of bytes read.
         timeout_s: as for `Queue`.
-        max_queue_depth: commands under way in a queue.
-        find: describes the storage at a path before it is opened.
-        identify: completes the description of an open device, or refuses it.
-        max_transfer: computes the most bytes that one command may read.
-        needs: says what may be missing if the device at a path cannot be opened. None: `io` itself.
+        max_queue_depth: the most commands in flight in a queue.
+        find: describes the storage at a path before opening.
+        identify: completes the description of an open device, or refuses the device.
+        max_transfer: computes the bytes of the largest read command.
+        needs: names possible missing requirements of a device that cannot be opened. None: `io`
+            itself.
         take: registers the use of a controller by its address. None: the kernel opens a path.
     """
 
@@ -53,7 +54,7 @@ class DeviceKind:
     take: Callable[[str], Ownership] | None = None
 
     def choose_async_impl(self, io: str | None, depth: int) -> str | None:
-        """The asynchronous implementation for the option `io`, if it and the depth are allowed."""
+        """The asynchronous implementation for the option `io`; refuses a wrong `io` or depth."""
         if io is not None and io not in self.async_impls:
             known = ", ".join(name for name in self.async_impls if name is not None)
             wanted = f"one of {known}" if known else "left out"
@@ -67,7 +68,7 @@ class DeviceKind:
     def explain_failures(
         self, library: Library, path: str, io: str | None, doing: str = "", hint: str = ""
     ) -> Iterator[None]:
-        """Raise an OSError of libxnvme as what it means to the user of the device at `path`."""
+        """Convert an OSError of libxnvme to an error for the user of the device at `path`."""
         try:
             yield
         except OSError as error:
@@ -92,7 +93,7 @@ def _find_image(path: str) -> Storage:
 def _agrees_with_kernel(device: XnvmeDevice, geometry: Geometry, storage: Storage) -> Storage:
     if geometry.lba_bytes != storage.alignment:
         what = f"logical blocks of {geometry.lba_bytes} bytes, the kernel of {storage.alignment}"
-        raise BackendUnavailable(f"{device.library} cannot read {storage.path}: it sees {what}")
+        raise BackendUnavailable(f"{device.library} cannot read {storage.path}: it reports {what}")
     return storage
 
 
@@ -149,8 +150,8 @@ PCI_ADDRESS = DeviceKind(
     direct=False,
     reports_length=False,
     timeout_s=30.0,  # the kernel's own for a command: nvme_core.io_timeout
-    # upcie checks neither limit: beyond one page of a PRP list, and beyond the 1024 entries that it
-    # allocates for a queue, it overwrites whatever follows.
+    # upcie checks neither limit: beyond one page of a PRP list, and beyond the 1024 allocated
+    # entries of a queue, it overwrites other memory.
     max_queue_depth=512,
     find=_find_controller,
     identify=_ask_controller,

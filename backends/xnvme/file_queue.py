@@ -1,4 +1,4 @@
-"""The xNVMe file API: many files through one queue."""
+"""Reads of many files through one queue of the xNVMe file API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IOS = ("io_uring", "libaio", "emu", "thrpool")
 """The asynchronous implementations of libxnvme that read files."""
 
 LATER = -2
-"""Instead of a descriptor: the file can only be opened after another one is closed."""
+"""Placeholder for a descriptor: the file can only be opened after another one is closed."""
 
 _MOST = 1 << 30  # bytes per command; the kernel reads at most 2 GiB at once
 _PER_COMMAND = ("emu", "thrpool")  # read from the file of the command, not of the queue
@@ -34,19 +34,19 @@ _NOEXEC_SEAL = 0x8  # <linux/memfd.h>, since Linux 6.3; some systems require it
 
 
 class FileQueue:
-    """A queue that reads any open file. For one thread at a time; `close()` ends it.
+    """A queue that reads any open file, for one thread at a time, until `close()`.
 
-    libxnvme has a queue per file. To create one takes 0.1 ms with io_uring and 33 ms with libaio,
-    far more than to read a cached file. So a handle and its queue are created once, on an empty
-    file. For each read, dup3(2) then replaces the file behind the handle's descriptor.
-    Commands keep the file that they were submitted with. io_uring and libaio read from the file of
-    the queue, and every command is submitted before the next dup3. The other implementations read
-    later, from the file of the command; they get a handle per context. When the queue is created,
-    it is tested that libxnvme reads from the replaced files.
+    libxnvme has a queue per file. Creating a queue takes 0.1 ms with io_uring and 33 ms with
+    libaio, far more than reading a cached file. So a handle and its queue are created once, on an
+    empty file. For each read, dup3(2) then replaces the file behind the handle's descriptor.
+    Commands keep their file from submission on. io_uring and libaio read from the file of the
+    queue, and every command is submitted before the next dup3. The other implementations read
+    later, from the file of the command, and get a handle per context. A trial at creation confirms
+    that libxnvme reads from the replaced files.
     """
 
     def __init__(self, library: Library, io: str, depth: int, *, direct: bool = False) -> None:
-        """Create the handles and the queue; `direct`: for files that are open with O_DIRECT.
+        """Create the handles and the queue; `direct`: for files opened with O_DIRECT.
 
         Raises:
             OSError: libxnvme does not offer this `io`, one of IOS, here.
@@ -81,7 +81,7 @@ class FileQueue:
             # The handles are kept with the memory: their threads may still read.
             self._opened_queue().run(reads, (memory, self._handles))
         finally:
-            for target in self._moved:  # a file that is still open could not be deleted
+            for target in self._moved:  # the space of a deleted file stays in use while open
                 libc.dup3_with_gil(self._home, target, os.O_CLOEXEC)
             self._moved.clear()
 
@@ -93,10 +93,10 @@ class FileQueue:
         nbytes: Sequence[int],
         offsets: Sequence[int],
     ) -> list[int]:
-        """Submit a read per free context. The files may be closed when this returns.
+        """Submit a read per free context. The files may be closed afterwards.
 
-        `fds` are open files, -1 where nothing is to be read, or LATER; lengths and offsets are in
-        bytes. Returns UNDER_WAY, NOTHING_TO_DO or -errno for each, -EAGAIN for LATER.
+        `fds` are open files, -1 for nothing to read, or LATER; lengths and offsets are in bytes.
+        Returns UNDER_WAY, NOTHING_TO_DO or -errno for each, -EAGAIN for LATER.
         """
         queue = self._opened_queue()
         queue.heads[contexts] = np.void(bytes(queue.heads.itemsize))
@@ -114,7 +114,7 @@ class FileQueue:
                     raise OSError(errno.EBADF, what)
                 code = pread(queue.pointers[context], address, length, offset)
                 if self.io == "io_uring":
-                    queue.poll()  # submits it
+                    queue.poll()  # submits the read
             codes.append(code)
         return codes
 
@@ -123,7 +123,7 @@ class FileQueue:
         if self._queue is not None:
             self._queue.close()
             if self._queue.device.lost:
-                return  # the reads under way need their files
+                return  # reads in flight need their files
         for handle in self._handles:
             handle.close()
         home, self._home = self._home, -1
@@ -158,7 +158,7 @@ class FileQueue:
 
 
 def open_anonymous(library: Library, io: str, home: int | None = None) -> XnvmeDevice:
-    """A handle on an empty file without a name: on `home`, or on a new one.
+    """Open a handle on an empty file without a name: on `home`, or on a new one.
 
     Raises `OSError` if libxnvme does not offer the asynchronous implementation `io`.
     """
@@ -183,7 +183,7 @@ def _anonymous_file(content: bytes) -> int:
 
 
 def _descriptor(handle: XnvmeDevice, home: int) -> int:
-    """The descriptor of a handle on `home`, if libxnvme keeps it where 0.7.5 and main do."""
+    """The descriptor of a handle on `home`; refuses a libxnvme with another layout."""
     fd = handle.descriptor
     with suppress(OSError):  # not open
         if os.path.sameopenfile(fd, home) and fd != home:
@@ -194,11 +194,11 @@ def _descriptor(handle: XnvmeDevice, home: int) -> int:
 
 
 class FileReads(Commands):
-    """Reads of n files, which are open and stay so. A subclass can open and close them.
+    """Reads of n files, which stay open. A subclass can open and close files.
 
     Attributes:
-        got: int64[n], bytes read of each so far.
-        errors: int64[n], errno of each; 0 if it has not failed.
+        got: int64[n], bytes read of each file so far.
+        errors: int64[n], errno of each file; 0 if none.
     """
 
     def __init__(
@@ -214,9 +214,9 @@ class FileReads(Commands):
     ) -> None:
         """Submit nothing yet.
 
-        `memory`: int64[n], the address to read each file to; `sizes`: int64[n], bytes; `unit`:
-        bytes, what offsets and lengths must be multiples of; `starts`: int64[n], bytes into the
-        files; `will_wait`: see `Commands`.
+        `memory`: int64[n], the destination address of each file; `sizes`: int64[n], bytes; `unit`:
+        bytes, a divisor of offsets and lengths; `starts`: int64[n], bytes into the files;
+        `will_wait`: see `Commands`.
         """
         self.count = sizes.size
         self.got = np.zeros_like(sizes)
@@ -231,11 +231,11 @@ class FileReads(Commands):
         self._unit = unit
 
     def open(self, indices: list[int]) -> list[int]:
-        """The descriptors of files, open already or not; -1 or LATER as in `FileQueue.submit()`."""
+        """The descriptors of files, opened if needed; -1 or LATER as in `FileQueue.submit()`."""
         return [self._fds[index] for index in indices]
 
     def end(self, indices: list[int]) -> None:
-        """Called for files that are read or have failed, and may be closed."""
+        """Handle the end of files, read or failed, which may then be closed."""
 
     def submit(self, indices: list[int], contexts: list[int]) -> list[int]:
         fds = self.open(indices)
@@ -254,7 +254,7 @@ class FileReads(Commands):
         failed = statuses != 0
         for index, status in zip(indices[failed].tolist(), statuses[failed].tolist(), strict=True):
             self.errors[index], _ = describe_status(status, self._queue.io)
-        # A short read need not be the end of the file, unless it ends within a unit.
+        # A short read is not always the end of the file, except within a unit.
         more = ~failed & (results > 0) & (got < self._sizes[indices]) & (got % self._unit == 0)
         self.end(indices[~more].tolist())
         again: list[int] = indices[more].tolist()

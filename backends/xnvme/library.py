@@ -20,20 +20,20 @@ class Library:
     """A loaded libxnvme. Its functions are attributes, by their names.
 
     Attributes:
-        path: the name or path it was loaded by.
+        path: the name or path used for loading.
         version: "0.7.5" or "main".
-        with_gil: has the same functions, called with the interpreter lock held (see `linux.libc`).
+        with_gil: the same functions, called with the interpreter lock held (see `linux.libc`).
     """
 
     def __init__(self, path: str) -> None:
-        """Load it; OSError if there is none, BackendUnavailable if it is not supported."""
+        """Load the library; OSError if missing, BackendUnavailable if not supported."""
         self.path = path
         self._cdll = ctypes.CDLL(path, use_errno=True)
         self.with_gil: Any = ctypes.PyDLL(path)
         missing = [name for name in PROTOTYPES if not hasattr(self._cdll, name)]
         versions = [what for name, what in VERSION_SYMBOLS.items() if hasattr(self._cdll, name)]
         if missing or len(versions) != 1:
-            what = f"it has no {missing[0]}" if missing else "it is neither 0.7.5 nor main"
+            what = f"it lacks {missing[0]}" if missing else "it is neither 0.7.5 nor main"
             raise BackendUnavailable(f"{path} is not a supported libxnvme: {what}", _HELP)
         self.version = versions[0]
         for name, (result, arguments) in PROTOTYPES.items():
@@ -49,11 +49,11 @@ class Library:
 
 
 def load() -> Library:
-    """The libxnvme that XNVME_LIBRARY_PATH names, else the system's; or BackendUnavailable."""
+    """Load the libxnvme of XNVME_LIBRARY_PATH, else the system's; or BackendUnavailable."""
     return _load(os.environ.get("XNVME_LIBRARY_PATH"))
 
 
-@functools.cache  # failures are not cached: the library may be installed meanwhile
+@functools.cache  # without failures: the library may be installed meanwhile
 def _load(path: str | None) -> Library:
     broken: list[str] = []
     for candidate in [path] if path else [*_NAMES, *_from_pkg_config()]:
@@ -63,7 +63,7 @@ def _load(path: str | None) -> Library:
             if path:
                 raise BackendUnavailable(f"XNVME_LIBRARY_PATH: {error}", _HELP) from None
             if not str(error).startswith(f"{candidate}: cannot open shared object file: No such"):
-                broken.append(str(error))  # for example, a library that it needs is missing
+                broken.append(str(error))  # for example, a dependency is missing
     raise BackendUnavailable("; ".join(broken) or "libxnvme was not found", _HELP)
 
 

@@ -1,4 +1,4 @@
-"""What libxnvme reads NVMe commands from: block devices, images, NVMe namespaces, PCI addresses."""
+"""Targets of NVMe commands of libxnvme: block devices, images, NVMe namespaces, PCI addresses."""
 
 import errno
 import os
@@ -27,19 +27,19 @@ from .read_commands import ReadCommands
 Nsid: TypeAlias = Annotated[int, Option(range(1, 0xFFFFFFFF))]
 
 _PAGE = 4096  # bytes
-_FORMAT = "format it without (`nvme format`, which erases it)"
-_MAX_URI = 383  # bytes; libxnvme fails on longer ones without saying why
+_FORMAT = "format it without metadata (`nvme format`, which erases it)"
+_MAX_URI = 383  # bytes; for longer ones, libxnvme fails without a reason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Namespace:
-    """Logical blocks that are read by NVMe commands. `close()` ends the queues and the device.
+    """A device whose logical blocks are read by NVMe commands, with its queues.
 
     Attributes:
-        device: the device that is read, which allocates memory to read to.
-        storage: what it is.
+        device: the device to read, which also allocates the memory for reads.
+        storage: properties of the device.
         lba_bytes: bytes of a logical block.
-        max_transfer: bytes, the most that one command may read.
+        max_transfer: bytes of the largest read command.
     """
 
     _kind: DeviceKind
@@ -51,12 +51,12 @@ class Namespace:
     max_transfer: int
 
     def transfer(self, backend: str, wanted: int | None, default: int) -> int:
-        """The bytes of one command for the option `max_transfer`. None: `default`, if it can."""
+        """The bytes of one command for the option `max_transfer`. None: `default`, if possible."""
         most = self.max_transfer
         if wanted is None:
             return min(most, default)
         if wanted > most or wanted % self.lba_bytes:
-            limit = f"at most {most}, the bytes that {self.storage.path} reads by one command"
+            limit = f"at most {most}, the largest read command of {self.storage.path}"
             what = f"max_transfer must be a multiple of {self.lba_bytes} and {limit}"
             raise ValueError(f"{backend}: {what}, not {wanted}")
         return wanted
@@ -72,13 +72,13 @@ class Namespace:
     ) -> dict[int, tuple[int, str]]:
         """Read ranges, given as for `ReadCommands`, by a queue; return their `failures()`.
 
-        `owner` owns the memory: it is kept for ever if the device stops answering. `bus` has the
-        bus addresses of memory that is not from `device`. A queue is for one thread at a time.
-        Raises an OSError with the device's path if that does not answer, or another driver has it.
+        `owner` owns the memory, and is leaked on purpose if the device stops answering. `bus` has
+        the bus addresses of memory not allocated by `device`. A queue is for one thread at a time.
+        Raises an OSError with the path of a device that does not answer or has another driver.
         """
         runner = self._queues[queue]
         try:
-            runner.require_usable()  # if it is closed, the device and the lists may be gone
+            runner.require_usable()  # after closing, the device and the lists may be gone
             peer = None if bus is None else (bus, self._lists[queue])
             columns, reports = (runner, offsets, memory, lengths), self._kind.reports_length
             commands = ReadCommands(
@@ -91,7 +91,7 @@ class Namespace:
         return commands.failures()
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Read some bytes, at most `max_transfer`, by the first queue."""
+        """Read at most `max_transfer` bytes, by the first queue."""
         memory = self.device.allocate(nbytes)
         start, address, length = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
         if failures := run_in_lane(lambda: self.submit(0, start, address, length, memory)):
@@ -121,9 +121,9 @@ def open_namespace(
     spin: bool,
     peer: bool = False,
 ) -> Namespace:
-    """Open a device with its queues; the options and errors are those of `XnvmeBlockReader`.
+    """Open a device with its queues; options and errors are as for `XnvmeBlockReader`.
 
-    `peer`: `submit()` can read to memory that is not from the device. Only at a PCI address.
+    `peer`: `submit()` can read to memory not allocated by the device. Only at a PCI address.
     """
     kind, path = _kind_of(library, uri, nsid)
     async_impl = kind.choose_async_impl(io, queue_depth)
@@ -190,7 +190,7 @@ def _geometry(kind: DeviceKind, device: XnvmeDevice, path: str, nsid: int) -> Ge
         except OSError as reason:
             if kind is not PCI_ADDRESS:
                 raise
-            what = f"{path} has no such namespace, or it is not active ({reason})"
+            what = f"{path} has no such namespace, or an inactive one ({reason})"
             raise ValueError(f"nsid {nsid}: {what}") from None
     if geometry.kind != "conventional":
         what = f"is a {geometry.kind} namespace; only conventional ones can be read"
@@ -199,7 +199,7 @@ def _geometry(kind: DeviceKind, device: XnvmeDevice, path: str, nsid: int) -> Ge
         what = "has metadata between its logical blocks (extended LBAs)"
         raise ValueError(f"uri {path!r} {what}; {_FORMAT}")
     if geometry.metadata_bytes and kind in (CHARACTER_DEVICE, PCI_ADDRESS):
-        # Our commands have no address for it: the controller would write it to bus address 0.
+        # Our commands have no address for metadata: the controller would write to bus address 0.
         what = "has metadata beside its logical blocks; read it by its block device"
         raise ValueError(f"uri {path!r} {what}, or {_FORMAT}")
     return geometry
@@ -208,7 +208,7 @@ def _geometry(kind: DeviceKind, device: XnvmeDevice, path: str, nsid: int) -> Ge
 def _max_transfer(
     kind: DeviceKind, device: XnvmeDevice, geometry: Geometry, storage: Storage
 ) -> int:
-    """The bytes that one command can read: whole pages, or whole blocks if it is less than one."""
+    """The bytes of the largest read command: whole pages or, below one page, whole blocks."""
     limit = min(kind.max_transfer(geometry, storage), MAX_BLOCKS * geometry.lba_bytes)
     unit = max(geometry.lba_bytes, _PAGE) if limit >= _PAGE else geometry.lba_bytes
     if limit < unit:

@@ -1,7 +1,7 @@
-"""Device nodes by the kernel's names.
+"""Device nodes with the kernel's names.
 
-libxnvme looks up a device in sysfs by the last part of its path. So a link to a node, or a node
-with another name, would get the geometry of another device, or none.
+libxnvme looks up a device in sysfs by the last part of its path. A link to a node, or a node with
+another name, would give the geometry of another device, or none.
 """
 
 import os
@@ -18,11 +18,11 @@ from ...contract.errors import BackendUnavailable
 from ..linux.storage import Storage, describe, list_disks, no_permission, node_problem, sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")
-_DEFAULT_KIB = 128  # taken for the limit of a driver that does not report one
+_DEFAULT_KIB = 128  # assumed for a driver that does not report its limit
 
 
 def block_device(path: str) -> Storage:
-    """A block device, to be read by the node of its disk: libxnvme cannot read a partition."""
+    """Describe a block device, with the node of its disk: libxnvme cannot read a partition."""
     found = device.examine(path)
     storage = describe(path, found)
     number = sysfs_text(_BLOCK_DEVICES / os.path.basename(found.disk) / "dev")
@@ -32,16 +32,16 @@ def block_device(path: str) -> Storage:
 
 
 def max_transfer(disk: str) -> int:
-    """The bytes that the driver of a disk reads by one command; the kernel splits longer reads.
+    """The bytes of the largest read command of a disk's driver; the kernel splits longer reads.
 
-    libxnvme takes it from the same file, but rounds it, and large numbers to nearly nothing.
+    libxnvme uses the same file, but rounds the number, and large ones to nearly nothing.
     """
     limit = _BLOCK_DEVICES / os.path.basename(disk) / "queue/max_hw_sectors_kb"
     return int(sysfs_text(limit) or _DEFAULT_KIB) << 10
 
 
 def character_device(path: str) -> Storage:
-    """The character device of an NVMe namespace, /dev/ng0n1."""
+    """Describe the character device of an NVMe namespace, /dev/ng0n1."""
     number = _number(path)
     name = os.path.basename(os.path.realpath(f"/sys/dev/char/{number}"))
     match = re.fullmatch(r"ng(\d+n\d+)", name)
@@ -59,7 +59,7 @@ def character_device(path: str) -> Storage:
 
 
 def list_nodes(root: str = "/") -> Iterator[DeviceStatus]:
-    """All disks and NVMe character devices; `root` is the directory that contains `sys`, `dev`."""
+    """List all disks and NVMe character devices; `root` is the directory with `sys` and `dev`."""
     yield from list_disks(root)
     for node in sorted((Path(root) / "dev").glob("ng*")):
         if re.fullmatch(r"ng\d+n\d+", node.name):
@@ -67,7 +67,7 @@ def list_nodes(root: str = "/") -> Iterator[DeviceStatus]:
 
 
 def _node(node: str, number: str, path: str) -> str:
-    """`node`, if it exists and is the device that the user knows as `path`."""
+    """Check that `node` exists and is the user's device `path`; return `node`."""
     try:
         is_same = _number(node) == number
     except OSError:
@@ -83,6 +83,6 @@ def _node(node: str, number: str, path: str) -> str:
 
 
 def _number(node: str) -> str:
-    """The number of a device, as sysfs writes it: 259:0."""
+    """The number of a device in the form of sysfs: 259:0."""
     number = os.stat(node).st_rdev
     return f"{os.major(number)}:{os.minor(number)}"

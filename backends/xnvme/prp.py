@@ -1,7 +1,7 @@
-"""Physical Region Pages (PRPs): the pages that a command reads to, by their bus addresses.
+"""Physical Region Pages (PRPs): the bus addresses of a command's pages.
 
-A command has room for two, PRP1 and PRP2. If it reads to more than two pages, PRP2 is the address
-of a list: a page with the addresses of the second page and all after it.
+A command has room for two, PRP1 and PRP2. For a read to more than two pages, PRP2 is the address of
+a list: a page with the addresses of the second and all following pages.
 
 Source: NVM Express Base Specification 2.0, section 4.1.1.
 """
@@ -28,8 +28,8 @@ class Prps:
         first: uint64[n], PRP1.
         second: uint64[n], PRP2 of a command for two pages, else 0.
         entries: uint64[k], the entries of all lists, one list after the other.
-        starts: int64[n], where the list of each command begins in `entries`.
-        counts: int64[n], the length of each list; 0 of a command for one or two pages.
+        starts: int64[n], the start of each command's list in `entries`.
+        counts: int64[n], the length of each list; 0 for a command for one or two pages.
     """
 
     first: BusAddresses
@@ -40,7 +40,7 @@ class Prps:
 
 
 def prps(bus: BusMemory, memory: IntArray, lengths: IntArray) -> Prps:
-    """The PRPs of reads to `memory`, int64[n] addresses, of `lengths` bytes, at least 1."""
+    """Compute the PRPs of reads to `memory`, int64[n] addresses, of `lengths` bytes, at least 1."""
     pages = memory >> PAGE_SHIFT << PAGE_SHIFT
     count = (memory + lengths - 1 >> PAGE_SHIFT) - (memory >> PAGE_SHIFT) + 1
     second = np.zeros(memory.size, np.uint64)
@@ -53,14 +53,14 @@ def prps(bus: BusMemory, memory: IntArray, lengths: IntArray) -> Prps:
 
 
 class PrpLists:
-    """A page for the PRP list of each command that can be under way in a queue.
+    """A page for the PRP list of each command that can be in flight in a queue.
 
-    The page belongs to the context of the command, so it is not written while the command is under
-    way. The memory must live as long as the queue.
+    The page belongs to the context of the command, so it is not written while the command is in
+    flight. The memory must live as long as the queue.
     """
 
     def __init__(self, device: XnvmeDevice, depth: int) -> None:
-        """Allocate them for a queue of `depth` commands; raises as `bus.allocate()`."""
+        """Allocate the lists for a queue of `depth` commands; raises as `bus.allocate()`."""
         memory, bus = allocate(device, depth * PAGE)
         self._entries = memory.view(np.uint64)
         self._addresses = bus.addresses(address_of(memory) + np.arange(depth) * PAGE)

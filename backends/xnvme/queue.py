@@ -1,12 +1,11 @@
-"""Queues of libxnvme: many commands under way at once, at little cost in Python.
+"""Queues of libxnvme: many commands in flight, at little cost in Python.
 
-A queue has as many command contexts as it is deep, 128 bytes each and one after the other. They are
-taken once, used again and again, and written and read as numpy columns. libxnvme reports a
-completion to a callback only; that is all that every implementation promises (some never write a
-result). A callback into Python would cost as much as the command. So the callback is bzero(3) of
-the C library, which has a fitting signature: called with the context and the number 8, it clears
-the first 8 bytes of the command. These are opcode, flags, identifier and namespace, never all zero
-while the command is under way.
+A queue of depth n has n command contexts, 128 bytes each and one after the other. The contexts are
+allocated once, reused, and accessed as numpy columns. libxnvme reports a completion only by a
+callback, the only promise of every implementation (some never write a result). A callback into
+Python would cost as much as the command. So the callback is bzero(3) of the C library, which has a
+fitting signature: called with the context and the number 8, it clears the first 8 bytes of the
+command. These are opcode, flags, identifier and namespace, never all zero for a command in flight.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from .device import LIBRARY_LOCK, XnvmeDevice, foreign_memory
 UNDER_WAY, NOTHING_TO_DO = 0, 1  # codes of a submission
 
 QueueDepth: TypeAlias = Annotated[int, Option(tuple(1 << power for power in range(12)))]
-"""An option. libxnvme wants a power of two below 4096."""
+"""An option. libxnvme requires a power of two below 4096."""
 
 Statuses: TypeAlias = npt.NDArray[np.uint16]  # SCT << 8 | SC
 
 _STATE_BYTES = 8
 _FREE = 0xFF  # the state of a context without a command
-# With these, submitting only writes to memory; the others make system calls.
+# Submission by these only writes to memory; the others make system calls.
 _NO_SYSTEM_CALL = frozenset(("io_uring", "io_uring_cmd", "emu", "nil", "upcie"))
 _GROUPS = 4  # groups per queue in which commands are submitted and reaped
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 1e-3  # seconds
 _FAILING_LIMIT = 2.0  # seconds of failing polls before the device is given up
 
-_leaked_on_purpose: list[Any] = []  # memory that a device may still write to, and its queue
+_leaked_on_purpose: list[Any] = []  # memory with possible late writes by a device, and its queue
 
 
 class Commands(ABC):
-    """What a queue runs: commands that submit themselves and take their completions.
+    """Commands for a queue, which submit themselves and process their completions.
 
     Attributes:
         count: the number of commands; each is identified by an index.
-        will_wait: called when there is nothing to do but to wait for completions.
+        will_wait: called before waiting for completions, with nothing else to do.
     """
 
     count: int
@@ -69,24 +68,24 @@ class Commands(ABC):
 
     @abstractmethod
     def complete(self, indices: IntArray, results: IntArray, statuses: Statuses) -> list[int]:
-        """Take the completions of k commands; return the indices of those to submit again.
+        """Process the completions of k commands; return the indices of commands to resubmit.
 
-        `results` is as the implementation reports it: bytes, mostly.
+        `results` has the values reported by the implementation: bytes, mostly.
         """
 
     @abstractmethod
     def reject(self, index: int, error: int) -> None:
-        """Called for a command that cannot be submitted; `error` is an errno."""
+        """Handle a command that cannot be submitted; `error` is an errno."""
 
 
 class Queue:
-    """A queue of a device, for one thread at a time. `close()` ends it.
+    """A queue of a device, for one thread at a time.
 
     Attributes:
         device: the device.
         contexts: CONTEXT[depth], the command contexts, in libxnvme's memory.
-        heads: the column of their heads.
-        pointers: their addresses.
+        heads: the column of the contexts' heads.
+        pointers: the addresses of the contexts.
     """
 
     def __init__(
@@ -94,9 +93,9 @@ class Queue:
     ) -> None:
         """Create a queue for `depth` commands at once, or raise an OSError.
 
-        The device stays open as long as the queue. With `spin` it is polled without pauses, which
-        takes a whole processor; else the pauses are 0.05 to 1 ms. After `timeout_s` seconds without
-        a completion it is given up; the kernel needs no timeout: it answers in the end.
+        The device stays open as long as the queue. With `spin`, the queue is polled without pauses,
+        which uses a whole processor; else the pauses are 0.05 to 1 ms. After `timeout_s` seconds
+        without a completion the device is given up; the kernel always answers and needs no timeout.
         """
         self.device = device
         self._handle: object = device.handle
@@ -125,18 +124,18 @@ class Queue:
         self._reset()
 
     def run(self, commands: Commands, memory: object) -> None:
-        """Run commands, keeping the queue full; return or raise when none is under way.
+        """Run commands, keeping the queue full; return or raise when none is in flight.
 
-        `memory` is the owner of the memory that they read to. It is kept for ever if the device
-        stops answering, because the device might still write to it.
+        `memory` is the owner of the destination memory, leaked on purpose if the device stops
+        answering, because of possible late writes.
 
         Raises:
             OSError: the device does not answer (ETIMEDOUT), or did not in an earlier run (ENODEV).
             ValueError: the queue is closed.
-            RuntimeError: it was created in another process, from which this one was forked.
+            RuntimeError: the queue was created before this process was forked.
         """
         self.require_usable()
-        ctypes.set_errno(0)  # "emu" takes it for the errno of a short read
+        ctypes.set_errno(0)  # "emu" reports this as the errno of a short read
         self._memory = [memory]
         try:
             self._progress = time.monotonic()
@@ -147,7 +146,7 @@ class Queue:
             raise
 
     def poll(self) -> int:
-        """Submit pending commands and mark completed ones: their number. OSError if it fails."""
+        """Submit pending commands and mark completed ones; return their number, or OSError."""
         failing_since = None
         while (found := int(self.poke(self._pointer, 0))) < 0:
             failing_since = failing_since or time.monotonic()
@@ -155,7 +154,7 @@ class Queue:
         return found
 
     def close(self) -> None:
-        """End it. Closing twice is fine.
+        """Terminate the queue. Closing twice is fine.
 
         In a forked process, and if the device must not be touched, the queue is leaked on purpose.
         """
@@ -174,11 +173,11 @@ class Queue:
         self._handle = None
 
     def require_usable(self) -> None:
-        """Refuse to run anything; the errors are those of `run()`."""
+        """Refuse an unusable queue; raises as `run()`."""
         if not self._pointer:
             raise ValueError("the queue is closed")
         if os.getpid() != self._process:
-            raise RuntimeError("a libxnvme reader cannot be used in a forked process: open one")
+            raise RuntimeError("a libxnvme reader cannot be used after a fork: open a new one")
         if self.device.is_gone:
             taken = "another driver has taken over the device"
             what = "the device has stopped answering" if self.device.lost else taken
@@ -205,7 +204,7 @@ class Queue:
         todo, depth = deque(range(commands.count)), len(self.pointers)
         self._backoff.start(commands.count, depth)
         while todo or len(self._free) < depth:
-            # In groups: to handle each command by itself would cost several times as much.
+            # In groups: single commands would cost several times as much.
             if todo and len(self._free) * _GROUPS >= depth:
                 self._submit(commands, todo)
             if len(self._free) < depth:
@@ -244,20 +243,20 @@ class Queue:
         return again
 
     def _wait(self, error: int, since: float, limit: float | None) -> None:
-        """Pause after a poll in vain; give the device up if that has taken too many seconds."""
+        """Pause after a poll in vain; give up the device after too many seconds."""
         if limit is not None and time.monotonic() - since > limit:
             self.device.lost = True
             under_way = len(self.pointers) - len(self._free)
-            what = f"libxnvme: the device does not answer; {under_way} commands are under way"
+            what = f"libxnvme: the device does not answer; {under_way} commands are in flight"
             raise OSError(error, what)
         self._backoff.sleep()
 
     def _drain(self) -> None:
-        """Wait until no command is under way, or give the device up and leak the memory."""
+        """Wait until no command is in flight, or give up the device and leak the memory."""
         if not self._memory:
             return
         self._progress = time.monotonic()
-        with contextlib.suppress(OSError):  # the device is given up just now
+        with contextlib.suppress(OSError):  # the device has just been given up
             while not self.device.is_gone and self._outstanding(self._pointer):
                 if not self.poll():
                     self._wait(errno.ETIMEDOUT, self._progress, self._timeout_s)
@@ -269,21 +268,21 @@ class Queue:
 
 
 class _Backoff:
-    """Pauses between polls: they double until a group of commands is complete after one."""
+    """Pauses between polls, doubled until a group of commands is complete after a pause."""
 
     def __init__(self, spin: bool) -> None:
         self._spin = spin
         self._group, self._pause, self._has_slept = 1, _SHORTEST_PAUSE, False
 
     def start(self, count: int, depth: int) -> None:
-        """Prepare for `count` commands in a queue of `depth`; the pause stays as it was."""
+        """Prepare for `count` commands in a queue of `depth`; the pause stays unchanged."""
         most = depth // _GROUPS
         self._group = max(most if count >= most else count // _GROUPS, 1)
 
     def adapt(self, completed: int) -> bool:
         """Adapt the pause to the commands completed since the last poll.
 
-        Returns whether it was a group, so that it is better to submit than to sleep.
+        Returns whether a group is complete, so that submission is better than sleep.
         """
         groups = completed // self._group
         if self._has_slept:

@@ -1,4 +1,4 @@
-"""NVMe reads by a queue of libxnvme: commands computed as numpy columns."""
+"""NVMe read commands for a queue of libxnvme, computed as numpy columns."""
 
 import errno
 from itertools import repeat
@@ -17,7 +17,7 @@ class ReadCommands(Commands):
     """Reads of ranges of a namespace.
 
     Attributes:
-        results: int64[n], what the asynchronous implementation reports; for most of them, bytes.
+        results: int64[n], the values reported by the asynchronous implementation, mostly bytes.
         statuses: uint16[n], SCT << 8 | SC; 0 is success.
         errors: int64[n], the errno of a command that could not be submitted; else 0.
     """
@@ -33,17 +33,17 @@ class ReadCommands(Commands):
         reports_length: bool,
         peer: tuple[BusMemory, PrpLists] | None = None,
     ) -> None:
-        """Prepare the commands for a queue. `Device.geometry()` must have been called before.
+        """Prepare the commands for a queue. `Device.geometry()` must be called earlier.
 
         Args:
-            queue: runs them.
+            queue: runs the commands.
             offsets: int64[n], bytes into the namespace; like `lengths`, multiples of `lba_bytes`.
-            memory: int64[n], addresses to read to.
+            memory: int64[n], destination addresses.
             lengths: int64[n], bytes; at most MAX_BLOCKS blocks.
             lba_bytes: bytes of a logical block.
-            reports_length: a successful command reports how many bytes were read.
-            peer: memory that libxnvme does not know, to read to by PRPs of our own, at most 2 MiB
-                per command; and the lists of the queue.
+            reports_length: a successful command reports the number of bytes read.
+            peer: destination memory unknown to libxnvme, addressed by PRPs of our own, at most
+                2 MiB per command; and the lists of the queue.
         """
         self.count = len(lengths)
         self.results = np.zeros(self.count, np.int64)
@@ -83,7 +83,7 @@ class ReadCommands(Commands):
         self.errors[index] = error
 
     def failures(self) -> dict[int, tuple[int, str]]:
-        """The errno of each command that failed or was short, and what happened, by its index."""
+        """Errno and text for each command that failed or was short, by its index."""
         failed = (self.statuses != 0) | (self.errors != 0)
         if self._lengths is not None:
             failed |= self.results != self._lengths

@@ -1,4 +1,4 @@
-"""Names of the status codes that a read of a conventional namespace can have.
+"""Names of the status codes of reads from a conventional namespace.
 
 Sources: NVM Express Base Specification 2.0, "Status Field" (generic, command specific, path); NVM
 Command Set Specification 1.0 for its own codes.
@@ -69,9 +69,9 @@ _TYPES = {0: _GENERIC, 1: _COMMAND_SPECIFIC, 2: _MEDIA, 3: _PATH}
 
 
 def describe_status(status: int, async_impl: str) -> tuple[int, str]:
-    """An errno, and a description for the user: empty where the errno says it all.
+    """An errno, and a description for the user: empty if the errno is enough.
 
-    The status is SCT << 8 | SC, not zero. Where the kernel rejects a command, each asynchronous
+    The status is SCT << 8 | SC, not zero. If the kernel rejects a command, each asynchronous
     implementation of libxnvme encodes the errno as a vendor specific status, in its own way.
     """
     kind, code = status >> 8, status & 0xFF

@@ -15,7 +15,7 @@ WORDS = (None, 1, True, {})  # where a list or a string is expected
 # The message, where in the document (`|` separates places), and what is put there.
 REFUSED: list[tuple[str, str, Any]] = [
     ("format must be 'bmap'.*{bad}", "format", ["imap", None]),
-    ("version must be 1, the only one .* not {bad}", "version", [0, 2]),
+    ("version must be 1, the only supported value, not {bad}", "version", [0, 2]),
     ("version must be 1", "version", [True, 1.0, "1", None, [1]]),
     ("columns must be", "columns", [COLUMNS[:5], [*COLUMNS, "crc"], COLUMNS[::-1], None]),
     ("creator must be a string", "creator", [1]),

@@ -98,7 +98,7 @@ def test_another_version_is_named_before_anything_else_in_a_map(tmp_path, other,
     text = (tmp_path / "bmap.json").read_text().replace(*other).replace('["a/one", ', "[")
     text = text.replace('"device": {', '"device": 1, "d": {')
     path = write(tmp_path, text if layout != "one line" else text.replace("\n", ""))
-    with pytest.raises(MapFormatError, match=r"the only one known here, not (2|'other')"):
+    with pytest.raises(MapFormatError, match=r"the only supported value, not (2|'other')"):
         load(path)
 
 

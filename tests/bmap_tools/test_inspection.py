@@ -54,7 +54,7 @@ def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path, bmap):
         assert tool("create", made.mount, "-o", bmap) == 1
         files = entries(bmap)
         assert files["inline"][::4] == [4, "its data lies inside of its inode"]
-        assert files["journaled"][4] == "new data of it goes to the journal first (chattr +j)"
+        assert files["journaled"][4] == "its new data goes to the journal first (chattr +j)"
         assert files["empty"][4] == []
         assert through_the_image(made, bmap, "plain") == b"x" * 50_000
 

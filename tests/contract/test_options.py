@@ -112,7 +112,7 @@ def test_the_help_of_an_option_shows_range_and_unit():
     text = inspect.getdoc(Example.__init__) or ""
     assert "\n    number (a number from 0.5 to 60 s): a number; plain: not this one." in text
     text = inspect.getdoc(BlockReader.__init__) or ""
-    assert "max_transfer (a multiple of 4096 from 4096 to 1073741824 bytes): the most" in text
+    assert "max_transfer (a multiple of 4096 from 4096 to 1073741824 bytes): the largest" in text
 
 
 @pytest.mark.parametrize("backend", registry.names())

@@ -118,7 +118,7 @@ def test_a_database_that_is_written_is_refused_by_name(writer, first, indexed, d
         if first:
             assert {it[2] for it in take(pipeline, 1)[0][0]} == {b"old" * 2000}
         write(b"new" * 2000)
-        with pytest.raises(ContainerChangedError, match="has been written or replaced") as info:
+        with pytest.raises(ContainerChangedError, match="was written or replaced") as info:
             take(pipeline, 20)
         assert info.value.filename == str(path / "data.mdb")
 

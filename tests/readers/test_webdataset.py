@@ -227,6 +227,6 @@ def test_a_tar_that_is_replaced_before_the_first_batch_is_refused(with_index, tm
     twin = tmp_path / "twin"
     twin.write_bytes(bytes(os.path.getsize(path)))
     os.replace(twin, path)
-    with pytest.raises(ContainerChangedError, match="has been written or replaced") as info:
+    with pytest.raises(ContainerChangedError, match="was written or replaced") as info:
         pipeline.run()
     assert info.value.filename == path

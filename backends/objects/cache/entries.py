@@ -14,31 +14,31 @@ from ....contract.errors import named
 from ...files.opening import open_files
 from .quota import TEMPORARY, Quota, occupied
 
-_LAYOUT = b"objects-1"  # another layout must have another name: old and new may share a directory
+_LAYOUT = b"objects-1"  # a new layout needs a new name: old and new may share a directory
 _HINT = (
-    ": the option cache must name a directory on a local disk that this user can write to, and in "
-    "which no other user has a cache"
+    ": the option cache must name a directory on a local disk, writable for this user, and without "
+    "the cache of another user"
 )
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_CRASHED_S = 3600.0  # a file that was not renamed by then never will be
+_CRASHED_S = 3600.0  # a temporary file so old will never be renamed
 
 # An entry is a file: the bytes of the sample, and a trailer.
 TRAILER = np.dtype([("digest", "<u8", 2), ("crc", "<u4")])
 
 
 class Entries:
-    """Names, writes and removes them. An entry is written under a temporary name, then renamed.
+    """The entries of a cache directory, each written under a temporary name, then renamed.
 
-    When the directory is full, nothing more is added. An epoch uses every sample once, so no entry
-    is worth more than another. `Quota` removes those that nobody uses any more.
+    A full directory is not extended. An epoch uses every sample once, so no entry is worth more
+    than another. `Quota` removes unused entries.
 
     Attributes:
         root: the directory of the cache.
-        directory: the one below it that has the entries.
+        directory: the directory of the entries, below `root`.
     """
 
     def __init__(self, root: bytes, limit: int | None, store: bytes) -> None:
-        """See `Cache`."""
+        """Create the directories; the arguments are as for `Cache`."""
         self.root, self.directory = root, os.path.join(root, _LAYOUT)
         self._store = blake2b(store, digest_size=16).digest()
         parts = (b"%s/%x" % (self.directory, number) for number in range(16))
@@ -49,7 +49,7 @@ class Entries:
             self._room = Quota(self.directory, limit)
 
     def digest(self, url: bytes, version: bytes, start: int, size: int) -> bytes:
-        """What identifies bytes of an object: 16 bytes."""
+        """Compute the identity of a range of an object's bytes: 16 bytes."""
         # The lengths come first, so that no two samples have one text.
         numbers = len(url), len(version), start, size
         text = b"%s%d %d %d %d\n%s%s" % (self._store, *numbers, url, version)
@@ -62,7 +62,7 @@ class Entries:
         """Write n samples, as far as there is room.
 
         Raises:
-            OSError: the disk refuses. What was written until then stays.
+            OSError: the disk refuses. Entries written until then stay.
         """
         costs = [occupied(content.size + TRAILER.itemsize) for content in contents]
         room = self._room.take(sum(costs))
@@ -75,17 +75,17 @@ class Entries:
                 self._room.give_back(room)
 
     def remove(self, path: bytes, size: int) -> None:
-        """Remove a damaged entry of a sample of `size` bytes, if it is still there."""
+        """Remove a damaged entry of a sample of `size` bytes, if still present."""
         with suppress(FileNotFoundError):  # by another process
             os.unlink(path)
             self._room.give_back(occupied(size + TRAILER.itemsize))
 
     def close(self) -> None:
-        """Close what is open. Closing twice is fine."""
+        """Close the quota. Closing twice is fine."""
         self._room.close()
 
     def _write(self, digest: bytes, content: npt.NDArray[np.uint8]) -> bool:
-        """Whether there is a new entry: not if another process has written it, or does so."""
+        """Write an entry unless another process has, or does; return whether written."""
         path = self.path(digest)
         temporary, written = path + TEMPORARY, False
         trailer = np.array([(np.frombuffer(digest, "<u8"), crc32c(content))], TRAILER)

@@ -1,4 +1,4 @@
-"""How many bytes a directory holds, counted by all processes of a machine that write to it."""
+"""Count of the bytes in a directory, shared by all processes of a machine that write there."""
 
 import fcntl
 import os
@@ -11,32 +11,32 @@ from contextlib import contextmanager, suppress
 
 TEMPORARY = b".tmp"  # ends the name of a file that is being written
 
-_COUNT = struct.Struct("<QQ")  # bytes in the directory; when it was swept, seconds since 1970
-_CHECK = struct.Struct("<I")  # the CRC-32 of these: a count that was torn is none
-_BLOCK = 4096  # bytes; file systems give a file whole blocks
+_COUNT = struct.Struct("<QQ")  # bytes in the directory; time of the sweep, seconds since 1970
+_CHECK = struct.Struct("<I")  # the CRC-32 of these: a torn count is invalid
+_BLOCK = 4096  # bytes; file systems allocate whole blocks
 _HOUR, _DAY = 3600.0, 86400.0
-_UNUSED = 30 * _DAY  # longer than the kernel takes to note a use (relatime: a day)
+_UNUSED = 30 * _DAY  # longer than the kernel needs to note a use (relatime: a day)
 _PATIENCE_S, _RETRY_S = 0.05, 0.001  # while another process counts, or sweeps
 _KEPT_FREE = 10  # percent of the file system, without a limit
 
 
 def occupied(nbytes: int) -> int:
-    """The bytes that a file of `nbytes` takes on a disk."""
+    """The space of a file of `nbytes` on a disk, in bytes."""
     return -(-nbytes // _BLOCK) * _BLOCK
 
 
 class Quota:
     """Grants bytes to write until the directory is full, see `occupied()`.
 
-    The count is a file beside the directories with what is written, `<directory>/*/*`. A process
-    that is killed may leave some bytes counted that are not there. When the directory is full, and
-    at most once a day, it is swept: files that nobody has used for 30 days and temporary files that
-    a crashed process left are removed, and the rest is counted. What others were granted and have
-    not yet written is missing then, so they may exceed the limit by as much.
+    The count is a file beside the directories of the written files, `<directory>/*/*`. A killed
+    process may leave bytes counted but not written. A full directory is swept, at most once a day:
+    files unused for 30 days and temporary files of crashed processes are removed, and the rest is
+    counted. Bytes granted to other processes and not yet written are missing in this count, so the
+    limit may be exceeded by as much.
     """
 
     def __init__(self, directory: bytes, limit: int | None) -> None:
-        """`limit`: bytes; None: as many as leave a tenth of the file system free.
+        """Open the count; `limit`: bytes; None: leave a tenth of the file system free.
 
         Raises:
             OSError: the count cannot be opened, read or written.
@@ -47,7 +47,7 @@ class Quota:
         self._fd = os.open(directory + b"/count", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, nbytes: int) -> int:
-        """How many of `nbytes` may be written; none while another process sweeps."""
+        """Grant up to `nbytes`; return the granted bytes, 0 while another process sweeps."""
         with self._locked() as locked:
             if not locked:
                 return 0
@@ -59,9 +59,9 @@ class Quota:
             return granted
 
     def give_back(self, nbytes: int) -> None:
-        """Bytes that were granted, but not written; or of a file that was removed."""
+        """Give back bytes that were granted but not written, or of a removed file."""
         with self._locked() as locked:
-            if locked:  # or else they stay counted until the next sweep
+            if locked:  # otherwise the bytes stay counted until the next sweep
                 used, swept = self._load()
                 self._store(max(used - nbytes, 0), swept)
 
@@ -80,7 +80,7 @@ class Quota:
 
     @contextmanager
     def _locked(self) -> Iterator[bool]:
-        """Keep others out, unless one keeps us out: it may sweep, or have been stopped."""
+        """Lock out others; yields False if another keeps the lock (sweeps, or was stopped)."""
         deadline = time.monotonic() + _PATIENCE_S
         while not (locked := self._try_lock()) and time.monotonic() < deadline:
             time.sleep(_RETRY_S)
@@ -104,7 +104,7 @@ class Quota:
         return True
 
     def _load(self) -> tuple[int, int]:
-        """What is used, and when it was swept. Without a valid count, it is swept now."""
+        """Load the used bytes and the time of the sweep; sweep now without a valid count."""
         record = os.pread(self._fd, _COUNT.size + _CHECK.size, 0)
         count, check = record[: _COUNT.size], record[_COUNT.size :]
         if len(check) == _CHECK.size and check == _CHECK.pack(zlib.crc32(count)):
@@ -117,11 +117,11 @@ class Quota:
         os.pwrite(self._fd, count + _CHECK.pack(zlib.crc32(count)), 0)
 
     def _sweep(self) -> tuple[int, int]:
-        """Remove what nobody uses any more, and count the rest. Returns as `_load()`."""
+        """Remove unused files, and count the rest. Returns as `_load()`."""
         now, used = time.time(), 0
         directories = [entry.path for entry in os.scandir(self._directory) if entry.is_dir()]
         for entry in (entry for path in directories for entry in os.scandir(path)):
-            with suppress(FileNotFoundError):  # its writer has renamed it
+            with suppress(FileNotFoundError):  # renamed by its writer
                 status = entry.stat(follow_symlinks=False)
                 patience = _HOUR if entry.name.endswith(TEMPORARY) else _UNUSED
                 if status.st_atime < now - patience:  # at first, when it was written

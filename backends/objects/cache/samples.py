@@ -1,7 +1,7 @@
-"""Samples of objects on a local disk, shared by all processes of a machine.
+"""Cache of object samples on a local disk, shared by all processes of a machine.
 
-An entry is found by the URL and version of the object, and by the sample's place in it. So an
-object that was replaced has other entries, and nothing has to be invalidated.
+The key of an entry is the URL and version of the object, and the sample's range. A replaced object
+has new entries, so nothing has to be invalidated.
 """
 
 import os
@@ -27,10 +27,10 @@ from ...linux.reads import Read, Reads
 from .entries import TRAILER, Entries
 
 _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
-_BACKLOG = 4  # batches that wait to be written; what comes meanwhile is not added
-_CLOSING_S = 3.0  # that close() waits for them
+_BACKLOG = 4  # batches that wait to be written; further samples are not added
+_CLOSING_S = 3.0  # the longest wait of close() for these
 
-# What is read of a file after the sample: if any byte of the last field arrives, it is too long.
+# Read from a file after the sample: if any byte of the last field arrives, the file is too long.
 _REST = np.dtype([("trailer", TRAILER), ("behind", "<u8")])
 
 Flags = npt.NDArray[np.bool_]
@@ -39,12 +39,12 @@ Flags = npt.NDArray[np.bool_]
 class Cache:
     """The entries in a directory, for any number of threads and processes.
 
-    An entry is checked whenever it is read: its length, and that it is the sample's. The CRC-32C of
-    its bytes is compared when a reader reads it for the first time, when its file has been changed
-    since, and when it came from the disk instead of the page cache. A damaged entry is removed.
+    The length and identity of an entry are checked at every read. The CRC-32C of its bytes is
+    compared at a reader's first read, after a change of the file, and if bytes came from the disk
+    instead of the page cache. A damaged entry is removed.
 
-    Entries are written by a thread of its own. When the disk is slower than the store, some samples
-    are not added: nobody waits for a cache.
+    A separate thread writes entries. If the disk is slower than the store, some samples are not
+    added: nobody waits for a cache.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Cache:
         Args:
             catalog: the samples.
             directory: on a local disk.
-            limit: bytes that the entries of all processes may take; None: until only a tenth of the
-                file system is free.
+            limit: the most bytes of entries of all processes; None: until only a tenth of the file
+                system is free.
             read: reads many files at once.
-            store: tells apart stores in which the same URL names different objects.
+            store: distinguishes stores in which the same URL names different objects.
 
         Raises:
             ValueError, TypeError: a wrong option.
-            OSError: it is no directory, or cannot be written to; names it and the option.
+            OSError: not a directory, or not writable; names the path and the option.
         """
         root = os.fsencode(directory) if isinstance(directory, str | bytes | os.PathLike) else b""
         if not root or b"\0" in root:
@@ -88,15 +88,15 @@ class Cache:
     def read(
         self, batch: Batch, versions: Sequence[bytes], yield_turn: Callable[[], None]
     ) -> IntArray:
-        """Read those samples of a batch that are in the cache.
+        """Read the cached samples of a batch.
 
         Args:
             batch: the samples; its buffer is host memory.
             versions: of the n samples' objects; empty if nothing identifies their bytes.
-            yield_turn: called before it blocks.
+            yield_turn: called before blocking.
 
         Returns:
-            int64[k], the slots of the others. What their memory holds has no meaning.
+            int64[k], the slots of missing samples. Their memory has undefined contents.
         """
         found = np.zeros(batch.samples.size, bool)
         for start in range(0, found.size, FILES_AT_ONCE):
@@ -105,20 +105,20 @@ class Cache:
                 found[part] = self._read(_part(batch, part), versions[part], yield_turn)
             except OSError as error:
                 self._give_up(error)
-        # An empty range is in no span: nothing is known of its object, and nothing has to be read.
+        # An empty range is in no span: its object is not known, and nothing has to be read.
         in_span = np.isin(np.arange(found.size), batch.spans.slots)
         return np.flatnonzero(~found & (in_span | (batch.sizes > 0)))
 
     def add(self, batch: Batch, versions: Sequence[bytes], slots: IntArray) -> None:
-        """Have the samples in k slots of a batch written, as far as there is room.
+        """Queue the samples in k slots of a batch for writing, as far as there is room.
 
-        They are copied, so the buffer may be used again. An error ends the adding for good, with
-        the warning `CacheNotUsed`.
+        The samples are copied, so the buffer may be reused. After an error, no more samples are
+        added, with the warning `CacheNotUsed`.
         """
         unknown = [slot for slot in slots.tolist() if not versions[slot]]
         if unknown:
             url = os.fsdecode(self._catalog.path(int(batch.samples[unknown[0]])))
-            self._warn(f"the server tells no strong ETag of {url!r}, so it is not kept")
+            self._warn(f"{url!r} has no strong ETag and is not cached")
             slots = np.setdiff1d(slots, unknown)
         if not self._adds or not slots.size or self._backlog.qsize() >= _BACKLOG:
             return
@@ -135,7 +135,7 @@ class Cache:
         self._backlog.put(partial(self._write, kept, [versions[slot] for slot in slots.tolist()]))
 
     def close(self) -> None:
-        """Write what was added, for 3 seconds at most, and close what is open.
+        """Write queued samples, for at most 3 seconds, and close the entries.
 
         Closing twice is fine.
         """
@@ -158,7 +158,7 @@ class Cache:
         try:
             while job := self._backlog.get():
                 job()
-                del job  # or it would keep its samples until the next one
+                del job  # otherwise its samples would stay in memory until the next job
         finally:
             self._adds = False
             self._entries.close()
@@ -173,7 +173,7 @@ class Cache:
                 self._give_up(error)
 
     def _digests(self, batch: Batch, versions: Sequence[bytes]) -> list[bytes]:
-        """What identifies n samples: 16 bytes for each."""
+        """Compute the identities of n samples: 16 bytes each."""
         urls, starts = self._catalog.paths(batch.samples), batch.starts.tolist()
         columns = zip(urls, versions, starts, batch.sizes.tolist(), strict=True)
         return [self._entries.digest(*column) for column in columns]
@@ -181,7 +181,7 @@ class Cache:
     def _read(
         self, batch: Batch, versions: Sequence[bytes], yield_turn: Callable[[], None]
     ) -> Flags:
-        """Which samples were read, bool[n]; n is at most FILES_AT_ONCE."""
+        """Read samples; return bool[n], true for cached ones; n is at most FILES_AT_ONCE."""
         digests = self._digests(batch, versions)
         paths = [self._entries.path(digest) for digest in digests]
         with open_files() as fds:
@@ -205,7 +205,7 @@ class Cache:
     def _read_files(
         self, batch: Batch, digests: list[bytes], fds: list[int], yield_turn: Callable[[], None]
     ) -> Flags:
-        """Which entries are right, bool[n]; their files are open."""
+        """Read and check entries in open files; return bool[n], true for valid ones."""
         rest = np.zeros(len(fds), _REST)
         behind = rest.ctypes.data + np.arange(len(fds)) * _REST.itemsize, TRAILER.itemsize + 1
         iovecs = make_iovecs((batch.addresses, batch.sizes), behind)
@@ -223,14 +223,14 @@ class Cache:
         right: Flags = (reads.got == sizes) & (trailer["digest"] == wanted).all(axis=1)
         for slot in np.flatnonzero(right & ~trusted).tolist():
             right[slot] = crc32c(_content(batch, slot)) == trailer["crc"][slot]
-        # A sample may be there twice, and have been read from the disk only the first time.
+        # A sample may occur twice, and have been read from the disk only the first time.
         right &= ~np.isin(batch.samples, batch.samples[~right])
         self._checked[batch.samples] = np.where(right, before, 0)
         return right
 
     def _give_up(self, error: Exception) -> None:
         self._adds = False
-        self._warn(f"{error}; nothing more is added to it")
+        self._warn(f"{error}; no more samples are cached")
 
     def _warn(self, what: str) -> None:
         with self._lock:

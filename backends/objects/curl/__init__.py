@@ -1,1 +1,1 @@
-"""Bodies of objects by libcurl: one thread asks for what all lanes of a reader need."""
+"""Bodies of objects by libcurl: one thread makes the requests of all lanes of a reader."""

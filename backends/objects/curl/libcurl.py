@@ -1,8 +1,8 @@
-"""libcurl and the C library by ctypes: found, checked, and with the prototypes that are used.
+"""libcurl and the C library by ctypes: lookup, checks, and the prototypes of the used functions.
 
-The calls that only set, take or tell something keep the interpreter lock: giving it up costs more
-than they do. Those that end something may wait for a look-up of a name, so others run
-meanwhile. https://curl.se/libcurl/c/ documents each.
+Calls that only set or return values keep the interpreter lock, because its release costs more than
+the call. Calls that end a request may wait for a DNS lookup, and release the lock.
+https://curl.se/libcurl/c/ documents each.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ URL, HTTPHEADER, WRITEDATA, HEADERDATA = 10002, 10023, 10001, 10029
 NOSIGNAL, BUFFERSIZE, HTTP_VERSION, PROTOCOLS, NOPROXY = 99, 98, 84, 181, 10177
 TIMEOUT_MS, CONNECTTIMEOUT_MS, VERIFYPEER, VERIFYHOST = 155, 156, 64, 81
 CAINFO_BLOB, CAPATH, USERAGENT = 40309, 10097, 10018
-QUICK_EXIT = 322  # of libcurl 7.87: look-ups of names that are under way are not waited for
+QUICK_EXIT = 322  # of libcurl 7.87: do not wait for pending DNS lookups
 SIZE_DOWNLOAD, SENDING, ANSWERING = 0x600008, 0x600035, 0x600036  # bytes; µs
 MAXCONNECTS = 6  # of a multi handle
 
@@ -27,7 +27,7 @@ _REMEDY = "install libcurl 7.76 or newer with TLS (apt-get install libcurl4, or 
 
 
 class Blob(ctypes.Structure):
-    """curl_blob; with flags 0, libcurl uses its memory."""
+    """curl_blob; with flags 0, libcurl uses the memory without a copy."""
 
     _fields_ = (("data", c_char_p), ("size", c_size_t), ("flags", c_uint))
 
@@ -44,14 +44,14 @@ class _Version(ctypes.Structure):
 
 
 class Libcurl:
-    """The functions of a libcurl. Those of ctypes' variadic ones have fixed types on Linux."""
+    """The functions of a libcurl. Variadic functions are bound with fixed types, fine on Linux."""
 
     def __init__(self, path: str) -> None:
-        """Load it.
+        """Load the library.
 
         Raises:
-            OSError: it cannot be loaded.
-            BackendUnavailable: it lacks what is needed.
+            OSError: the library cannot be loaded.
+            BackendUnavailable: the library lacks a needed feature.
         """
         held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
         what = f"libcurl {path}"
@@ -65,7 +65,7 @@ class Libcurl:
         if not info.features & _SSL:
             raise BackendUnavailable(f"{what} has no TLS", _REMEDY)
         if not info.features & _ASYNCH_DNS:
-            raise BackendUnavailable(f"{what} looks up names one at a time", _REMEDY)
+            raise BackendUnavailable(f"{what} has no asynchronous DNS", _REMEDY)
 
         def prototype(name: str, *types: Any, of: Any = held, result: Any = c_int) -> Any:
             kind = ctypes.PYFUNCTYPE if of is held else ctypes.CFUNCTYPE
@@ -93,13 +93,13 @@ class Libcurl:
             raise BackendUnavailable(f"{what} cannot be initialised", _REMEDY)
 
     def set(self, easy: int, option: int, value: Any) -> None:
-        """Set an option of a handle. `value` must live as long as the handle; None: nothing.
+        """Set an option of a handle. `value` must live as long as the handle; None clears.
 
         Raises:
-            BackendUnavailable: libcurl does not take it.
+            BackendUnavailable: libcurl refuses the option.
         """
         if value is None:
-            self.set_pointer(easy, option, None)  # some do not know what need not be cleared
+            self.set_pointer(easy, option, None)  # may fail if unknown: then nothing to clear
             return
         if option == CAINFO_BLOB:
             blob = Blob(value, len(value), 0)
@@ -112,17 +112,17 @@ class Libcurl:
 
 
 class Message(ctypes.Structure):
-    """CURLMsg of a request that has ended."""
+    """CURLMsg of a completed request."""
 
     _fields_ = (("kind", c_int), ("easy", c_void_p), ("code", c_int))
 
 
 @functools.cache
 def load() -> Libcurl:
-    """The distribution's libcurl, or else the one in pycurl's wheel; loaded once.
+    """Load the distribution's libcurl, or else the one in pycurl's wheel; once per process.
 
     Raises:
-        BackendUnavailable: there is none, or it lacks what is needed.
+        BackendUnavailable: there is no libcurl, or none with all needed features.
     """
     problem = BackendUnavailable("libcurl was not found", _REMEDY)
     for path in ("libcurl.so.4", *_of_pycurl()):
@@ -136,7 +136,7 @@ def load() -> Libcurl:
 
 
 def _of_pycurl() -> list[str]:
-    """The paths of the libcurl in pycurl's wheel. pycurl is not imported."""
+    """The paths of libcurl in pycurl's wheel. pycurl is not imported."""
     try:
         files = importlib.metadata.files("pycurl") or []
     except importlib.metadata.PackageNotFoundError:
@@ -145,7 +145,7 @@ def _of_pycurl() -> list[str]:
 
 
 def open_stream(address: int, size: int, mode: bytes) -> int:
-    """A FILE of the C library that writes to memory at once; `mode` as of fmemopen()."""
+    """Open a FILE of the C library that writes to memory, unbuffered; `mode` as for fmemopen()."""
     stream: int | None = _open_memory(address, size, mode)
     if not stream:
         raise MemoryError

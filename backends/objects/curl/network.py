@@ -1,4 +1,4 @@
-"""The thread that asks for the bodies of objects, and writes them where they belong."""
+"""The thread that requests objects by libcurl, and writes response bodies to their destination."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 _CLOSING = 3.0  # seconds
-_SMALL = 4096  # bytes: what is shorter is copied, as its place has no room for the text of an error
-_STAGING = 64 << 10  # bytes that libcurl takes from a connection at once
+_SMALL = 4096  # bytes: shorter bodies are copied: no room for an error text at the destination
+_STAGING = 64 << 10  # bytes that libcurl receives from a connection at once
 _LONGEST_WAIT = 1000  # ms
-_KEPT = 4  # handles that wait to be used again, for each of the requests at once
+_KEPT = 4  # idle handles, for each of the requests at once
 
 
 _running: WeakSet[Network] = WeakSet()
@@ -33,15 +33,15 @@ _running: WeakSet[Network] = WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Have no thread write to memory while the interpreter ends."""
+    """End all threads before the interpreter ends, so that none writes to freed memory."""
     for network in [*_running]:
         network.close()
 
 
 class Handle:
-    """An easy handle, used again and again, and the streams that it writes to.
+    """A reusable easy handle of libcurl, with the streams for its responses.
 
-    Lanes prepare and settle it. Between that, only the network's thread uses it.
+    Lanes prepare and settle a handle. In between, only the network's thread uses the handle.
     """
 
     def __init__(self, library: curl.Libcurl, settings: Sequence[tuple[int, Any]]) -> None:
@@ -51,7 +51,7 @@ class Handle:
         self._heads, self._body = curl.open_stream(self._head, _SMALL, b"w"), 0
         self._number = c_longlong()
         library.set_pointer(self.easy, curl.HEADERDATA, self._heads)
-        library.set_long(self.easy, curl.QUICK_EXIT, 1)  # an older one does not know it
+        library.set_long(self.easy, curl.QUICK_EXIT, 1)  # unknown to older ones, without harm
         for option, value in settings:
             library.set(self.easy, option, value)
         self.call: Call[ObjectPart, Any] | None = None
@@ -61,10 +61,10 @@ class Handle:
     def prepare(
         self, call: Call[ObjectPart, Any], position: int, url: bytes, headers: int, address: int
     ) -> None:
-        """Have it ask for an item of a call, whose first byte at `address` is 0."""
+        """Prepare a request for an item of a call; the byte at `address` must be 0."""
         library, length = self._library, call.items[position].length
         self.call, self.position, self.address = call, position, address
-        # "w" would add a 0 behind a body; "a" begins at the first 0, and adds none at the end.
+        # "w" would add a 0 after a body; "a" begins at the first 0, and adds none at the end.
         small = self._head + _SMALL, _SMALL, b"w"
         self._body = curl.open_stream(*(small if length < _SMALL else (address, length, b"a")))
         curl.rewind(self._heads)
@@ -75,11 +75,11 @@ class Handle:
 
     @property
     def failed(self) -> bool:
-        """Whether a request that has ended has plainly failed."""
+        """True if a completed request has plainly failed."""
         return self.code != 0 or self._memory[9] != b"2"  # HTTP/1.1 200 OK
 
     def settle(self) -> None:
-        """Have the body in its place, or refuse the answer by an error of `check()`."""
+        """Move the body to its destination, or refuse the response by an error of `check()`."""
         assert self.call
         piece = self.call.items[self.position]
         head, end, _ = ctypes.string_at(self._head, _SMALL).partition(b"\r\n\r\n")
@@ -93,7 +93,7 @@ class Handle:
             ctypes.memmove(self.address, place, size)
 
     def number(self, what: int) -> int:
-        """A number of a request that has ended."""
+        """A number from libcurl about a completed request."""
         self._library.get_number(self.easy, what, byref(self._number))
         return self._number.value
 
@@ -110,16 +110,16 @@ class Handle:
 
 
 class Network:
-    """Asks by libcurl for what several lanes need, in one thread.
+    """Performs the requests of several lanes by libcurl, in one thread.
 
-    A body is written to its place while it comes, until the request has ended or `drop()` returns.
+    A body is written to its destination on arrival, until the request ends or `drop()` returns.
     """
 
     def __init__(self, pool: RequestPool, settings: Sequence[tuple[int, Any]]) -> None:
         """Start no thread yet.
 
         Args:
-            pool: whose permits are taken for requests.
+            pool: each request needs one of its permits.
             settings: options and values of all handles.
 
         Raises:
@@ -133,27 +133,27 @@ class Network:
         self._process, self._multi = os.getpid(), 0
         self._busy: dict[int, Handle] = {}
         self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()  # of those below; the garbage collector may close
+        self._lock = threading.RLock()  # of the following; the garbage collector may close
         self._todo: deque[Handle] = deque()
         self._orders: deque[tuple[Call[Any, Any], int | None, SimpleQueue[None]]] = deque()
         self._closed = self._ended = False
 
     def handle(self) -> Handle:
-        """One that can be prepared."""
+        """Return an idle or new handle."""
         try:
             return self.free.pop()
         except IndexError:
             return Handle(self.library, self._settings)
 
     def send(self, handles: Sequence[Handle]) -> None:
-        """Make prepared requests of a call. What becomes of each is told by `Call.land()`.
+        """Send prepared requests of a call. Their results are reported by `Call.land()`.
 
         Raises:
-            OSError: it is closed, or its thread has failed; see `RequestPool.refusal()`.
-            RuntimeError: this process was forked from the one that made the object.
+            OSError: the network is closed, or its thread has failed; see `RequestPool.refusal()`.
+            RuntimeError: this process was forked from the creator of the object.
         """
         if self._is_forked:
-            what = "objects were asked for before this process was forked, and would hang"
+            what = "objects were requested before this process was forked, so reads would hang"
             raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
         with self._lock:
             if self._closed or self._ended:
@@ -170,11 +170,11 @@ class Network:
             self.library.wake(self._multi)
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
-        """Have nothing written for a call any more, or for one position of it."""
+        """End all writes for a call, or for one of its positions."""
         done = SimpleQueue[None]()
         if not (call.flying if position is None else position in call.flying):
             return
-        if self._is_forked:  # all of it is the other process's
+        if self._is_forked:  # the requests belong to the other process
             call.flying.clear()
             return
         with self._lock:
@@ -185,13 +185,13 @@ class Network:
                 self.library.wake(self._multi)
         done.get()
         for handle in [*call.flying.values()]:
-            # One that has landed will be settled, as long as the call goes on.
+            # A landed one will be settled, as long as the call goes on.
             if position is None or (handle.position == position not in call.landed):
                 del call.flying[handle.position]
                 self.put_back(handle)
 
     def put_back(self, handle: Handle) -> None:
-        """It may be prepared again, if there are not too many."""
+        """Keep a handle for reuse, or close a surplus one."""
         handle.release()
         with self._lock:
             if kept := not self._ended and len(self.free) < _KEPT * self._pool.most:
@@ -200,14 +200,14 @@ class Network:
             handle.close()
 
     def wake(self) -> None:
-        """Have it look whether more requests are allowed, or it is closed."""
+        """Wake the thread, to start more requests or to end."""
         if (self._todo or self._closed) and not self._is_forked:
             with self._lock:
                 if self._thread and not self._ended:
                     self.library.wake(self._multi)
 
     def close(self) -> None:
-        """End the thread, and all requests."""
+        """End the thread and all requests."""
         self._closed = True
         if self._is_forked:
             return
@@ -239,9 +239,9 @@ class Network:
             self._end()
 
     def _obey(self) -> None:
-        """Drop what is not wanted any more."""
+        """Drop abandoned requests."""
         while self._orders:
-            call, position, done = self._orders[0]  # it stays there if this fails
+            call, position, done = self._orders[0]  # stays there if this fails
             with self._lock:
                 kept = [
                     it
@@ -257,20 +257,20 @@ class Network:
             done.put(None)
 
     def _start(self) -> None:
-        """Make as many requests as are allowed."""
+        """Start as many requests as allowed."""
         now, todo, busy, permits = time.monotonic(), self._todo, self._busy, self._pool.permits
         while todo and len(busy) < self._most:
             try:
                 permits.get_nowait()
             except Empty:
-                return  # it is woken when there is one
+                return  # woken by the next permit
             handle = todo.popleft()
             busy[handle.easy] = handle
             handle.began = handle.call.started[handle.position] = now  # type: ignore[union-attr]
             self.library.add(self._multi, handle.easy)
 
     def _collect(self) -> int:
-        """Hand over what has ended; how many."""
+        """Hand over completed requests; return their number."""
         now, count = time.monotonic(), 0
         while message := self.library.next_message(self._multi, byref(self._number)):
             found = curl.Message.from_address(message)
@@ -284,17 +284,17 @@ class Network:
         return count
 
     def _remove(self, handle: Handle, remove: Callable[[int, int], int]) -> None:
-        """After this, libcurl writes nothing by a handle. `remove`: the function."""
+        """Remove a handle by the function `remove`; libcurl then no longer writes through it."""
         remove(self._multi, handle.easy)
         del self._busy[handle.easy]
         self._pool.permits.put(None)
 
     def _end(self) -> None:
-        """Remove all requests. Lanes close their handles."""
+        """Remove all requests. Lanes close their own handles."""
         for handle in [*self._busy.values()]:
             self._remove(handle, self.library.remove)
         with self._lock:
-            self._ended = True  # nothing is added to these any more
+            self._ended = True  # the following do not grow any more
             multi, self._multi = self._multi, 0
             free, self.free = self.free, []
             self._todo.clear()

@@ -1,4 +1,4 @@
-"""What libcurl asks for: URLs, headers and signatures; and what its answers mean.
+"""Requests for libcurl: URLs, headers and signatures; and checks of the responses.
 
 Signature Version 4: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 """
@@ -37,35 +37,35 @@ _KNOWN = re.compile(
     "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
     "|SHARED_CREDENTIALS_FILE|EC2_METADATA_DISABLED|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP"
     "|VIRTUAL_HOSTED_STYLE_REQUEST"
-    # What obstore does not know, either.
+    # Also unknown to obstore.
     "|CA_BUNDLE|DEFAULT_OUTPUT|EXECUTION_ENV|MAX_ATTEMPTS|PAGER|RETRY_MODE|SDK_LOAD_CONFIG"
     "|STS_REGIONAL_ENDPOINTS)"
 )
-"""Variables with which requests by libcurl are those of obstore; others may change requests."""
+"""Variables known to leave libcurl's requests equal to obstore's; others may change requests."""
 
-_WEB = "/!$&'()*+,-:;=@[]^_|~"  # what obstore does not quote in the path of a web server
+_WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
 _TAG = re.compile(rb"\r\netag: *([^\r]*)", re.I)
 _RANGE = re.compile(rb"\r\ncontent-range: *bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.I)
 
-_CLOSED = 18, 52, 55, 56  # libcurl's codes: of a connection that was closed too early,
-_TOO_LONG, _LATE = 23, 28  # of a body that has no room, of a request that took too long,
-_UNREACHABLE, _UNTRUSTED = (6, 7, 35), 60  # without a connection, and of a certificate
+_CLOSED = 18, 52, 55, 56  # libcurl's codes: connection closed too early,
+_TOO_LONG, _LATE = 23, 28  # body too long for its memory, timeout,
+_UNREACHABLE, _UNTRUSTED = (6, 7, 35), 60  # no connection, certificate not trusted
 
 
 class AskObstore(Exception):  # noqa: N818  (no failure of the store)
-    """Obstore knows what to do with this answer, or what to say.
+    """A response to be handled, or explained, by obstore.
 
-    Its text is a word of _CAUSES in ../errors.py; without, the next request may well succeed.
+    The text is a word of _CAUSES in ../errors.py; without a text, a retry may well succeed.
     """
 
 
 class Bucket(NamedTuple):
-    """How the objects of a bucket or web server are asked for.
+    """Parameters of requests to a bucket or web server.
 
     Attributes:
-        base: the URL before the key, which is quoted.
-        is_s3: or a web server; what is quoted differs.
-        sign: the headers that all requests made now have, and one for each of the paths.
+        base: the URL before the quoted key.
+        is_s3: or a web server, where other characters are quoted.
+        sign: returns the headers shared by all requests made now, and one for each path.
     """
 
     base: str
@@ -74,10 +74,10 @@ class Bucket(NamedTuple):
 
 
 def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
-    """How libcurl can ask for the objects of a bucket.
+    """Prepare libcurl's requests to a bucket.
 
     Raises:
-        BackendUnavailable: it cannot; says why.
+        BackendUnavailable: libcurl cannot make these requests; names the reason.
         ValueError, OSError: as `Stores.locate()`.
     """
     if scheme in ("http", "https"):
@@ -88,17 +88,17 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         settings = {**stores.settings[scheme, bucket]}
         option = "allow_invalid_certificates"
         if settings["client_options"].get(option) != stores.client.get(option):
-            raise BackendUnavailable("libcurl does not know DALI_S3_NO_VERIFY_SSL", _REMEDY)
+            raise BackendUnavailable("libcurl does not support DALI_S3_NO_VERIFY_SSL", _REMEDY)
         for name, value in sorted(os.environ.items()):
             signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
             if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
-                raise BackendUnavailable(f"libcurl does not know {name}", _REMEDY)
+                raise BackendUnavailable(f"libcurl does not support {name}", _REMEDY)
         settings.pop("credential_provider", None)
         anonymous, keys = settings.pop("skip_signature", False), None
         if not (anonymous or (keys := static_keys())):
             what = "libcurl signs only with keys of the environment or the profile"
             raise BackendUnavailable(what, "set transport='obstore'")
-        # Obstore knows where the bucket is; what it signs here is not sent.
+        # Obstore knows the URL of the bucket; its signature here is not sent.
         store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
@@ -107,17 +107,17 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
     trusting = protocol == "https" and "root_certificate" not in stores.client
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         if trusting and os.environ.get(name):
-            raise BackendUnavailable(f"libcurl does not know {name}", _REMEDY)
+            raise BackendUnavailable(f"libcurl does not support {name}", _REMEDY)
     if {"all", protocol} & {*proxies} and not proxy_bypass(host):
         raise BackendUnavailable("libcurl is not used with the proxy of the environment", _REMEDY)
     return Bucket(base, scheme == "s3", sign)
 
 
 def client_settings(options: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], list[bytes]]:
-    """The options of a handle, and headers, for obstore's options of a client.
+    """Convert obstore's client options to options of a handle, and headers.
 
     Raises:
-        BackendUnavailable: libcurl has nothing for one of them; names it.
+        BackendUnavailable: libcurl has no counterpart of an option; names the option.
     """
     settings: list[tuple[int, Any]] = []
     headers: list[bytes] = []
@@ -143,12 +143,12 @@ def client_settings(options: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], 
 
 
 class Requests(NamedTuple):
-    """n requests in the form in which libcurl takes them.
+    """n requests in libcurl's form.
 
     Attributes:
-        urls: of each.
-        headers: int64[n], the address of each one's list; 0: none.
-        memory: what must live as long as the requests.
+        urls: of each request.
+        headers: int64[n], the address of each request's header list; 0: none.
+        memory: must live as long as the requests.
     """
 
     urls: list[bytes]
@@ -157,7 +157,7 @@ class Requests(NamedTuple):
 
 
 def make_requests(bucket: Bucket, pieces: Sequence[ObjectPart], common: list[bytes]) -> Requests:
-    """Requests for pieces of one bucket, signed now; `common` are headers of all."""
+    """Make requests for pieces of one bucket, signed now; `common` are headers of all."""
     plain = "/~" if bucket.is_s3 else _WEB
     urls = [bucket.base + quote(piece.place[1], safe=plain) for piece in pieces]
     own: list[list[str]] = [[] for _ in pieces]
@@ -169,7 +169,7 @@ def make_requests(bucket: Bucket, pieces: Sequence[ObjectPart], common: list[byt
     for lines, piece in zip(own, pieces, strict=True):
         if piece.version:
             lines.append(f"If-Match: {piece.version.decode()}")
-        if piece.length != piece.size:  # else without: some servers of files know no ranges
+        if piece.length != piece.size:  # whole objects without: some file servers lack ranges
             lines.append(f"Range: bytes={piece.start}-{piece.start + piece.length - 1}")
     first = [line.encode() for line in shared] + common
     rows = [[line.encode() for line in lines] for lines in own]
@@ -178,19 +178,19 @@ def make_requests(bucket: Bucket, pieces: Sequence[ObjectPart], common: list[byt
 
 
 def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, body: bytes) -> None:
-    """Refuse an answer that is not the piece.
+    """Refuse a response that does not match the requested piece.
 
     Args:
-        piece: what was asked for.
+        piece: the requested piece.
         code: libcurl's result.
-        status: of HTTP; 0: there was no answer.
-        head: its headers.
-        size: of the body that came, in bytes.
+        status: of HTTP; 0: no response.
+        head: the headers of the response.
+        size: of the received body, in bytes.
         body: of an error, as far as there was room.
 
     Raises:
         ObjectReplacedError, ShortBodyError, AnswerError: see ../errors.py.
-        AskObstore: a redirect, a certificate that is not trusted, or anything unknown.
+        AskObstore: a redirect, an untrusted certificate, or anything unknown.
     """
     if code == _LATE or code in _CLOSED:
         raise AnswerError.of_connection("Timeout" if code == _LATE else "Request")
@@ -221,7 +221,7 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
 def _signer(
     credential: S3Credential, region: str, host: str
 ) -> Callable[[Sequence[str]], tuple[list[str], list[str]]]:
-    """Signs requests. Only this function's variables have the secret."""
+    """Make a function to sign requests. The secret is only in variables of this function."""
     names, extra = "host;x-amz-content-sha256;x-amz-date", ""
     if credential["token"]:
         names += ";x-amz-security-token"
@@ -250,13 +250,13 @@ def _signer(
 
 
 def _host(base: str) -> str:
-    """The header Host that libcurl sends for a URL."""
+    """The header Host sent by libcurl for a URL."""
     parts = urlsplit(base)
     return parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}[parts.scheme])
 
 
 def _header_lists(rows: list[list[bytes]], shared: list[bytes]) -> tuple[IntArray, Any]:
-    """The address of a curl_slist for each of n rows, all ending in the shared lines."""
+    """Make a curl_slist for each of n rows, all ending in the shared lines; return addresses."""
     lines = [*shared, *(line for row in rows for line in row)]
     text = np.frombuffer(b"\0".join([*lines, b""]), np.uint8)
     sizes = np.fromiter(map(len, lines), np.int64, len(lines)) + 1

@@ -1,4 +1,4 @@
-"""Which pieces libcurl asks for, and which are left to obstore."""
+"""Distribution of requests to libcurl or obstore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 
-_FAR_US, _JUDGED = 10_000, 500  # none of so many answers has begun so early
+_FAR_US, _JUDGED = 10_000, 500  # a store is far if none of so many responses began earlier
 
 
 _FASTER = ("https:",)  # measured: without TLS, one thread is no faster
@@ -27,25 +27,26 @@ _FASTER = ("https:",)  # measured: without TLS, one thread is no faster
 
 @dataclass(slots=True)
 class _Place:
-    """A bucket or web server: how libcurl asks it, or why obstore does."""
+    """A bucket or web server, for libcurl, or with the reason why obstore is used."""
 
     bucket: Bucket | None = None
-    reason: str = ""  # not empty: it is left to obstore for good
-    waits: list[int] = field(default_factory=list)  # µs until answers began
+    reason: str = ""  # not empty: left to obstore for good
+    waits: list[int] = field(default_factory=list)  # µs until responses began
 
 
 class Curl:
-    """Asks for pieces by libcurl, if they have a version that If-Match takes, or need none.
+    """Requests pieces by libcurl, if they have a version for If-Match, or need none.
 
-    Unless it is required, it leaves stores to obstore that it cannot read, or where one thread is
-    no faster: without TLS, and far away, as some answers wait while it works on others.
+    Unless libcurl is required, obstore gets stores unreadable by libcurl, and stores where a single
+    thread is not faster: without TLS, or far away, because some responses wait while the thread
+    handles others.
     """
 
     def __init__(self, stores: Stores, pool: RequestPool, *, required: bool) -> None:
-        """Ask for nothing yet. `required`: a bucket that libcurl cannot read is an error.
+        """Send nothing yet. `required`: a bucket unreadable by libcurl is an error.
 
         Raises:
-            BackendUnavailable: there is no libcurl, or it cannot do what the options say.
+            BackendUnavailable: libcurl is missing, or cannot honour an option.
         """
         settings, self._headers = client_settings(stores.client)
         self._stores, self._pool, self._required = stores, pool, required
@@ -64,10 +65,10 @@ class Curl:
         return f"{name}, and obstore for {os.fsdecode(b', '.join(left))} ({reason})"
 
     def send(self, call: Call[ObjectPart, Any], addresses: IntArray) -> list[int]:
-        """Have pieces written to their addresses. Returns the positions of those left to obstore.
+        """Request pieces into their addresses. Returns the positions of pieces left to obstore.
 
         Raises:
-            BackendUnavailable: libcurl is required, and cannot ask for one.
+            BackendUnavailable: libcurl is required, and cannot request a piece.
             OSError, RuntimeError: see `Network.send()`.
         """
         sent: dict[bytes, list[int]] = {}
@@ -97,11 +98,11 @@ class Curl:
         return left
 
     def settle(self, call: Call[Any, Any], handle: Handle) -> bool:
-        """Have the body of a request that has ended in its place; or have it asked for again."""
+        """Settle a completed request, or request again; return whether the body has arrived."""
         error: Exception | None = None
         position, settled = handle.position, False
         del call.flying[position], call.landed[position]
-        if call.pending.pop(position, self) is None:  # else a thread was faster
+        if call.pending.pop(position, self) is None:  # otherwise a thread was faster
             place = self._places[_root(call.items[position].url)]
             try:
                 handle.settle()
@@ -118,7 +119,7 @@ class Curl:
                 if strange.args and self._required:
                     error = AnswerError(*strange.args)
                 elif strange.args:
-                    reason = "what libcurl gets, only obstore understands"
+                    reason = "libcurl gets responses that only obstore understands"
                     place.reason, place.bucket = reason, None
             except Exception as failure:
                 error = failure
@@ -157,5 +158,5 @@ class Curl:
 
 
 def _root(url: bytes) -> bytes:
-    """What comes before the key: scheme and bucket."""
+    """The part of a URL before the key: scheme and bucket."""
     return url[: url.find(b"/", url.find(b"//") + 2)]

@@ -96,7 +96,7 @@ def test_the_mapped_device_is_located(found, start):
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (storage(SIZE - 512), f"it has {SIZE - 512} bytes, the mapped one {SIZE}, its disk"),
+        (storage(SIZE - 512), f"it has {SIZE - 512} bytes, the mapped device {SIZE}, its disk"),
         (
             replace(THE_PARTITION, logical_block_size=4096),
             "its logical_block_size is 4096 and was 512",

@@ -148,7 +148,7 @@ def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path):
                 where = f"{block * BLOCK} {block * BLOCK} {BLOCK}"
                 run("xfs_io", "-c", f"dedupe {paths[0]} {where}", str(paths[1]))
                 for moved in ([number], unmoved, [len(blocks)]):
-                    with raises_naming(StaleMapError, paths[1], "data of the file has been"):
+                    with raises_naming(StaleMapError, paths[1], "data of the file has moved"):
                         read_ranges(reader, catalog, moved)
 
 
@@ -215,7 +215,7 @@ def test_a_range_outside_its_container_is_refused(root, tmp_path, row, text):
         path.write_bytes(bytes(10_000))
     bmap = make_map(root, tmp_path / "bmap.json")
     catalog = catalog_of(paths, [(0, 0, 5), (1, 0, 10_000), row, (1, 0, 10_001)])
-    message = f"{text}, but the mapped file has 10,000 bytes; make its index anew"
+    message = f"{text}, but the mapped file has 10,000 bytes; rebuild its index"
     with raises_naming(ContainerChangedError, paths[1], message):
         BlockReader(catalog, bmap=bmap)
     paths[1].write_bytes(bytes(20_000))  # then the map is wrong

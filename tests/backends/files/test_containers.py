@@ -216,7 +216,7 @@ def test_the_first_sample_beyond_the_end_is_named(make, tmp_path):
     catalog = make(2)
     os.truncate(tmp_path / "1", 5000)
     with PythonFileReader(catalog) as reader:
-        where = "sample 3: 3,000 bytes at 3,000 ends behind the container: 5,000"
+        where = "sample 3: 3,000 bytes at 3,000 ends beyond the container: 5,000"
         with raises_naming(ContainerChangedError, catalog.path(3), where):
             read(reader, np.array([0, 2, 3]), catalog)
         check(reader, catalog, [0, 2])

@@ -178,7 +178,7 @@ def test_what_cannot_be_populated_is_read_and_so_named(packed, monkeypatch):
 
 def test_a_map_that_is_refused_is_an_error_with_its_path(packed, monkeypatch):
     monkeypatch.setattr(mapping, "_FIXED", 0x100000)  # MAP_FIXED_NOREPLACE
-    refused = raises_naming(OSError, packed.path(1), "it cannot be mapped: leave out")
+    refused = raises_naming(OSError, packed.path(1), "the file cannot be mapped: leave out")
     with PythonFileReader(packed, io="mmap") as reader, refused:
         views(reader, [1])
 
@@ -258,7 +258,7 @@ def test_a_container_that_is_broken_under_its_views(tmp_path, way, status, print
 def test_what_cannot_be_mapped_is_refused_by_name(packed, monkeypatch, tmp_path):
     with pytest.raises(ValueError, match=r"io='mmap' and direct=True exclude each other"):
         PythonFileReader(packed, io="mmap", direct=True)
-    with pytest.raises(ValueError, match=r"io='mmap' is for containers: .* leave it out"):
+    with pytest.raises(ValueError, match=r"io='mmap' is for containers: .* leave out io"):
         PythonFileReader(from_files(["x"]), io="mmap")
     (tmp_path / "most").write_text("11\n")
     monkeypatch.setattr(mapped, "_MOST", tmp_path / "most")
@@ -289,9 +289,9 @@ def limited(monkeypatch):
     ("lack", "why"),
     [
         (limited, r"RLIMIT_AS.*ulimit -v unlimited"),
-        (no_old_kernel, r"take Linux 5\.14 or newer"),
-        (no_addresses, r"no 8,388,608 bytes of addresses"),
-        (no_local_disk, r"container2 is on no local file system"),
+        (no_old_kernel, r"use Linux 5\.14 or newer"),
+        (no_addresses, r"cannot map 8,388,608 bytes"),
+        (no_local_disk, r"container2 is not on a known local file system"),
     ],
 )
 def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monkeypatch, lack, why):
@@ -300,7 +300,7 @@ def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monke
     lack(monkeypatch)
     (status,) = PythonFileReader.devices()
     assert (status.problem is None) == (lack in (no_addresses, no_local_disk))
-    with pytest.warns(NotMapped, match=rf"copied, although io='mmap' was given: .*{why}") as seen:
+    with pytest.warns(NotMapped, match=rf"copied despite io='mmap': .*{why}") as seen:
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__
     with reader:

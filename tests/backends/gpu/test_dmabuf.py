@@ -129,7 +129,7 @@ def test_addresses_that_cannot_be_those_of_the_memory_are_refused(
     module.segments = segments
     with pytest.raises(BackendUnavailable, match=message) as caught:
         peer_memory.allocate(ARENA)
-    assert "they are of other memory" in caught.value.reason
+    assert "so it maps other memory" in caught.value.reason
     assert "restart the machine" in caught.value.remedy
     assert not module.attached
 

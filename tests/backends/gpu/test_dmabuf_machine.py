@@ -53,8 +53,12 @@ LACKS = {
     ("attributes", "files", "message"),
     [
         ({DMA_BUF: 0}, {}, r"GPU 0 \(0000:c0:00.0\) cannot export its memory as a dma-buf; .*open"),
-        ({DMA_BUF: None}, {}, "cannot export its memory.* take mem='pinned'"),  # an old driver
-        ({ORDERING: 0, FLUSH_OPTIONS: 2}, {}, "cannot wait for what other dev.* mem='pinned'"),
+        ({DMA_BUF: None}, {}, "cannot export its memory.* use mem='pinned'"),  # an old driver
+        (
+            {ORDERING: 0, FLUSH_OPTIONS: 2},
+            {},
+            "cannot flush the writes of other dev.* mem='pinned'",
+        ),
         ({}, {gpu_machine.RESOURCE: None}, r"no memory window \(BAR1\) of GPU 0.*/sys"),
         (
             {},

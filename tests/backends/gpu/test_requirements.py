@@ -81,7 +81,7 @@ OPEN = "needs the open kernel modules of NVIDIA's driver"
 OPEN_565 = f"{OPEN}, version 565 or newer"
 UIO = "needs the driver uio_pci_generic"
 BIND = f"driverctl --nosave set-override {NVME} uio_pci_generic"
-SWITCH_BAR = "switch on Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
+SWITCH_BAR = "enable Above 4G Decoding and Resizable BAR in the firmware, if the GPU has it"
 NO_IOMMU = "boot with iommu=pt, or with the IOMMU off (intel_iommu=off, amd_iommu=off)"
 TRANSLATED = both(f"needs no address translation of {NVME} by the IOMMU")
 ACS = {
@@ -120,7 +120,7 @@ def group(address):
         (
             {known.LOCKDOWN: "none [integrity] confidentiality\n"},
             both("needs no kernel lockdown (integrity)"),
-            "switch Secure Boot off",
+            "disable Secure Boot",
         ),
         (
             {known.MEMORY: FILES[known.MEMORY].replace("512", "511")},

@@ -59,7 +59,7 @@ def test_a_bucket_that_redirects_is_left_to_obstore_for_good(server, catalog):
         server.fail("redirect", 1, f"{server.url}/data/03", key="data/03")
         for _ in range(3):
             assert read(reader, np.array([0, 1]), both) == [CONTENTS[3]] * 2
-        assert "obstore for s3://data (what libcurl gets" in repr(reader)
+        assert "obstore for s3://data (libcurl gets responses" in repr(reader)
     by_libcurl = [it.key for it in server.log() if "user-agent" not in it.headers]
     assert sorted(by_libcurl) == ["data/03"] * 2 + ["other/03"] * 4
 
@@ -199,7 +199,7 @@ def test_what_libcurl_does_not_do_is_refused_by_name_or_left_to_obstore(
     [
         (0x074B00, 0xFFFF, True, "too old"),
         (0x080000, 0x80, True, "no TLS"),
-        (0x080000, 0x4, True, "looks up names"),
+        (0x080000, 0x4, True, "no asynchronous DNS"),
         (0x080000, 0xFFFF, False, "no curl_multi_wakeup"),
         (None, 0, True, "was not found"),
     ],

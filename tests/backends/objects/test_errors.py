@@ -55,14 +55,14 @@ def failure(method="GET", url=URL, **options):
         ("503", OSError, "(503 SlowDown)"),
         ("504", OSError, "(504 GatewayTimeout)"),
         ("archived", PermissionError, "in an archive; restore it first"),
-        ("clock", PermissionError, "clocks of store and machine differ"),
+        ("clock", PermissionError, "clock differs from the store's; set it"),
         ("expired", PermissionError, "have expired; renew them"),
         ("idle", OSError, "(400 RequestTimeout)"),
         ("key-id", PermissionError, "access is denied; check the credentials"),
         ("no-bucket", FileNotFoundError, "no such bucket; check its name and the endpoint"),
         ("region", OSError, "in another region; set region, or AWS_REGION"),
         ("region-400", OSError, "in the region eu-central-1; set region, or AWS_REGION"),
-        ("signature", PermissionError, "the secret is not that of the access key"),
+        ("signature", PermissionError, "the secret does not match the access key"),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "LIST"])

@@ -75,14 +75,14 @@ def test_a_url_of_the_web_is_quoted(server):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        (b"s3:///x", "has no valid name of a bucket"),
-        (b"s3://da ta/x", "has no valid name of a bucket"),
-        (b"gs://-/x", "has no valid name of a bucket"),
-        (b"http:///x", "has no valid name of a host"),
-        (b"http://a b/x", "has no valid name of a host"),
-        (b"https://h:99999/x", "has no valid name of a host"),
-        (b"https://[::/x", "has no valid name of a host"),
-        (b"https://:/x", "has no valid name of a host"),
+        (b"s3:///x", "has no valid bucket name"),
+        (b"s3://da ta/x", "has no valid bucket name"),
+        (b"gs://-/x", "has no valid bucket name"),
+        (b"http:///x", "has no valid host name"),
+        (b"http://a b/x", "has no valid host name"),
+        (b"https://h:99999/x", "has no valid host name"),
+        (b"https://[::/x", "has no valid host name"),
+        (b"https://:/x", "has no valid host name"),
         (b"s3://data", "has an empty"),
         (b"s3://data/a//b", "has an empty"),
         (b"s3://data//b", "has an empty"),
@@ -327,7 +327,7 @@ def test_no_credentials(server, home, monkeypatch):
 def test_a_line_break_in_a_variable(server, monkeypatch, name):
     """obstore would panic."""
     monkeypatch.setenv(name, "canary\r")
-    with pytest.raises(ValueError, match=f"^{name} has a line break") as caught:
+    with pytest.raises(ValueError, match=f"^{name} contains a line break") as caught:
         get("s3://data/x")
     assert "canary" not in str(caught.value)
 
@@ -377,7 +377,7 @@ def test_half_a_pair_in_a_profile_is_in_no_traceback(home, monkeypatch):
 
 def test_a_broken_file_of_profiles_is_named_but_not_shown(home):
     (home / "credentials").write_text(f"aws_secret_access_key = {SECRET}\n")
-    with pytest.raises(ValueError, match="credentials' is not a configuration of AWS") as caught:
+    with pytest.raises(ValueError, match="credentials' is not an AWS configuration file") as caught:
         Stores().locate(b"s3://data/x")
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__

@@ -83,7 +83,7 @@ def test_an_error_says_what_to_do(swift, monkeypatch):
     with pytest.raises(OSError):
         get(f"s3://bad/{key}", Stores(anonymous=True))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    with pytest.raises(PermissionError, match="the secret is not that of the access key"):
+    with pytest.raises(PermissionError, match="the secret does not match the access key"):
         get(f"s3://bad/{key}")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
     with pytest.raises(PermissionError):

@@ -169,7 +169,7 @@ def test_a_forked_process_ends_nothing(xnvme, monkeypatch):
         gc.collect()
         return sorted(ended)
 
-    refused = RuntimeError, "a libxnvme reader cannot be used in a forked process: open one"
+    refused = RuntimeError, "a libxnvme reader cannot be used after a fork: open a new one"
     assert status_of_fork(lambda: end(*refused) == []) == 0
     everything = ["xnvme_buf_free", "xnvme_dev_close", "xnvme_queue_term"]
     assert end(AttributeError, "'NoneType' object has no attribute 'count'") == everything

@@ -212,7 +212,7 @@ def test_memory_that_reaches_beyond_what_is_known_is_refused():
 
 
 def test_a_device_without_bus_addresses_is_an_error(ramdisk):
-    with pytest.raises(OSError, match="libxnvme has no bus addresses of memory"):
+    with pytest.raises(OSError, match="libxnvme has no bus addresses for memory"):
         _bus.allocate(ramdisk, 3 * PAGE)
 
 

@@ -229,7 +229,7 @@ def test_a_device_that_does_not_answer_is_given_up_and_its_memory_kept(files, pi
     monkeypatch.setattr(_xnvme_queue, "_leaked_on_purpose", abandoned)
     memory, queue = np.zeros((1, 8), np.uint8), files._opened_queue()
     queue._timeout_s = 0.2
-    with pytest.raises(TimeoutError, match="1 commands are under way"):
+    with pytest.raises(TimeoutError, match="1 commands are in flight"):
         files.run(Descriptors(files, [pipe[0]], memory), memory)
     (((kept, handles), owner),) = abandoned
     assert kept is memory

@@ -209,7 +209,7 @@ def test_gpu_memory_is_flushed_after_the_reads_of_each_batch(xnvme, mapped, monk
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mem": "gpu"}, ValueError, "mem='gpu' needs the PCI address .*, not None; or take mem='"),
+        ({"mem": "gpu"}, ValueError, "mem='gpu' needs the PCI address .*, not None; or use mem='"),
         ({"mem": "gpu", "uri": "/dev/ng0n1"}, ValueError, "needs the PCI address .* '/dev/ng0n1'"),
         ({"mem": "gpu", "uri": "0000:ff:1f.7"}, FileNotFoundError, "lspci -D"),
         ({"gpu": 0}, ValueError, "gpu 0 is for mem='pinned' or 'gpu', not for 'cpu'"),

@@ -81,7 +81,7 @@ class TestThrpool(XnvmeFileTests):
 
 @pytest.mark.parametrize("io", ["emu", "thrpool"])
 def test_an_io_without_direct_io_is_refused(io):
-    with pytest.raises(ValueError, match="direct needs the io io_uring or libaio"):
+    with pytest.raises(ValueError, match="direct needs io='io_uring' or 'libaio'"):
         XnvmeFileReader(from_files(["x"]), direct=True, io=io)
 
 

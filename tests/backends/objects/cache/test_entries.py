@@ -189,7 +189,7 @@ def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatc
     tick()
     flip(-1)(reader.entry(8))
     monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
-    with one_warning("nothing more is added"):
+    with one_warning("no more samples are cached"):
         assert reader.use() == [8]
     assert reader.use() == [8]
 

@@ -55,7 +55,10 @@ def test_a_path_that_is_no_directory_is_refused(store, tmp_path, path, number):
 
 def test_a_directory_that_cannot_be_written_is_refused(store, small_disk):
     run("mount", "-o", "remount,ro", str(small_disk))
-    with nothing_is_left(small_disk), pytest.raises(OSError, match="this user can write") as caught:
+    with (
+        nothing_is_left(small_disk),
+        pytest.raises(OSError, match="writable for this user") as caught,
+    ):
         StoreReader(store, small_disk)
     assert caught.value.errno == errno.EROFS
 
@@ -70,7 +73,7 @@ def test_the_cache_of_another_user_is_refused(folder, monkeypatch):
     folder.parent.chmod(0o755)
     with as_nobody():
         os.mkdir("cache/mine")
-        with pytest.raises(PermissionError, match="no other user has a cache: 'cache'"):
+        with pytest.raises(PermissionError, match="without the cache of another user: 'cache'"):
             Entries(b"cache", None, b"")
 
 
@@ -108,7 +111,7 @@ def test_writers_that_are_killed_at_any_moment_leave_no_wrong_entry(folder):
 def test_without_a_thread_for_writing_nothing_is_added(store, folder, monkeypatch):
     with StoreReader(store, folder) as reader:
         monkeypatch.setattr(threading.Thread, "start", refuse_thread)
-        with one_warning("can't start new thread; nothing more is added"):
+        with one_warning("can't start new thread; no more samples are cached"):
             assert reader.use() == [*ALL]
         assert reader.use() == [*ALL]
 
@@ -132,7 +135,7 @@ def test_a_system_call_that_fails_ends_the_adding(store, folder, monkeypatch, ca
         reader.use(ALL[:5])
         with monkeypatch.context() as patch:
             patch.setattr(os, call, failing(errno.EDQUOT))
-            with one_warning("nothing more is added"):
+            with one_warning("no more samples are cached"):
                 assert reader.use(ALL[3:]) == [5, 6, 7, 8, 9]
                 assert reader.use() == [5, 6, 7, 8, 9]
         assert reader.use() == [5, 6, 7, 8, 9]

@@ -121,7 +121,7 @@ def test_ranges_of_containers_are_kept(server, epoch):
 def test_objects_without_strong_versions_are_not_kept(listed, store, server, folder, epoch):
     for kind in ("HEAD", "GET"):
         server.fail("no-etag", FOR_EVER, on=kind)
-    with one_warning("no strong ETag of 's3://bucket/0.jpg'"):
+    with one_warning("'s3://bucket/0.jpg' has no strong ETag"):
         assert epoch(unlisted(listed)) == store.contents
     assert not folder.entries()
 
@@ -172,7 +172,7 @@ def test_without_google_crc32c_only_the_cache_is_refused(listed, store, folder, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache_bytes": 1 << 30}, "cache_bytes needs cache"),
+        ({"cache_bytes": 1 << 30}, "cache_bytes needs the option cache"),
         ({"cache": "x", "check": False}, "cache needs check=True"),
         ({"cache": ""}, "cache must be the path of a directory, not ''"),
         ({"cache": "a\0b"}, "cache must be the path of a directory, not 'a.x00b'"),
