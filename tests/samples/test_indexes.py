@@ -84,7 +84,7 @@ def test_the_place_of_the_index_does_not_matter(root, tmp_path, monkeypatch):
     [
         (
             {"file_filters": "*.png"},
-            r"file_filters=\['\*.png'\], and index .* made with .*'\*.jpg'",
+            r"file_filters=\['\*.png'\], but index .* made with .*'\*.jpg'",
         ),
         ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
         ({"case_sensitive_filter": True}, "or make another index"),
@@ -127,7 +127,7 @@ def test_the_command_reports_what_it_has_done(root, capsys):
     made.write_bytes(damaged)
     status, output, error = run(capsys, made, root / "nothing", "--verify")
     assert (status, output) == (1, "")
-    assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
+    assert f"index '{made}' is damaged: column 'labels' has a wrong CRC-32" in error
     assert f"No such file or directory: '{root / 'nothing'}'" in error
 
 
