@@ -23,11 +23,11 @@ _SAMPLES, _BYTES, _TIME = 32, 16 << 20, 0.02  # limits of a batch; a part of the
 
 
 class CannotCompareError(RuntimeError):
-    """There is no result, because of DALI's reader, the machine, or another writer."""
+    """A comparison without a result, because of DALI's reader, the machine, or another writer."""
 
 
 class DiffersError(Exception):
-    """Our reader fails on a data set, and DALI's does not."""
+    """A failure of our reader on a data set readable by DALI."""
 
 
 class Subject:

@@ -35,7 +35,7 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     builder = CatalogBuilder()
     for each in catalogs:
         below = each if root is None else replace(each, root=_below(each.root, root))
-        # Labels are those of samples; here is an entry for each file.
+        # Labels belong to samples; these entries are for files.
         paths = below.file_paths(np.arange(each.file_count))
         builder.extend(paths, [0] * len(paths))
     names = builder.build(root or b"")
