@@ -1,6 +1,6 @@
-"""`python -m dali_storage check ROOT -o FILE`: which samples cannot be read or are not whole.
+"""`python -m dali_storage check ROOT -o FILE`: lists unreadable and truncated samples.
 
-Everything is read once. FILE has index, path and reason of each bad sample as a line of JSON, for
+All samples are read once. FILE has index, path and reason of each bad sample as a line of JSON, for
 `exclude` of readers. The exit status is 0 if all are good, 1 if some are bad, else 2.
 """
 
@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the list; messages go to stderr. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage check",
-        description="Read all samples, and list those that are missing, cannot be read, or are not "
-        "whole: cut short, empty, of no known format. readers.file(exclude=FILE) leaves them out.",
+        description="Read all samples, and list bad ones: missing, unreadable, truncated, empty, "
+        "or of unknown format. readers.file(exclude=FILE) then leaves them out.",
     )
     parser.add_argument("root", metavar="ROOT", help="a directory, a URL, or an index of either")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the list, JSON lines"
+        "-o", "--output", metavar="FILE", required=True, help="the list to write, in JSON lines"
     )
-    parser.add_argument("--decode", action="store_true", help="also decode them by DALI")
+    parser.add_argument("--decode", action="store_true", help="also decode samples with DALI")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="threads")
     index_samples.add_options(parser)
     given = parser.parse_args(arguments)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _examine(
     catalog: Catalog, reader: Reader, jobs: int, decode: bool
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """What is bad, by the index of the sample, and what is unusual."""
+    """Return why samples are bad, and why others are unusual, by the index of the sample."""
     lanes, own = SimpleQueue[int](), threading.local()
     for lane in range(min(jobs, reader.lanes)):
         lanes.put(lane)
@@ -125,7 +125,7 @@ def _examine(
 
 
 def _decoder() -> Callable[[Any], tuple[str, str]]:
-    """What returns why DALI cannot decode a sample, and what is unusual if it can."""
+    """Make a function: a sample to DALI's decoding error and, without one, an oddity."""
     from nvidia.dali import Pipeline, fn  # needed for this only
 
     from ..dali import failure

@@ -1,4 +1,4 @@
-"""`python -m dali_storage`: which backends, devices and features work here, why not, what to do.
+"""`python -m dali_storage`: reports backends, devices and features: works, reason, remedy.
 
 With `--json` it prints one object:
 
@@ -8,9 +8,9 @@ With `--json` it prints one object:
      "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
      "processors": {"affinity": 12, "quota": 4, "used": 4}}
 
-`dali` has the features that need a DALI of some version; only DALI itself, if it does not fit.
-`remedy` and `quota`, the CPU quota of this process's control group, are null if there is none. The
-exit status is 0 if at least one backend works, else 1.
+`dali` has DALI itself and the features with a minimum version of DALI; an unsupported DALI is the
+only entry. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
+is none. The exit status is 0 if at least one backend works, else 1.
 """
 
 import argparse
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m dali_storage",
         description="Show which storage backends and devices work on this machine. Devices are "
         "opened read-only for a moment; nothing is written.",
-        epilog="python -m dali_storage index --help: make index files of containers, or one of all "
-        "samples of a directory or URL. python -m dali_storage check --help: list bad samples.",
+        epilog="python -m dali_storage index --help: make index files of containers, or one index "
+        "of a directory or URL. python -m dali_storage check --help: list bad samples.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     as_json = parser.parse_args(arguments).json
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def examine() -> tuple[list[Verdict], list[Verdict]]:
-    """Try all backends, and the devices they know. A broken plug-in does not hide the others."""
+    """Try all backends and their devices. A broken plug-in does not hide the others."""
     backends: list[Verdict] = []
     devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
@@ -91,7 +91,7 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
 
 
 def examine_dali() -> list[Verdict]:
-    """What works with the DALI that is installed; if that does not fit at all, why."""
+    """Try the installed DALI: its features, or the reason why this DALI is not supported."""
     try:
         from ..dali import compat  # imports DALI, which may be missing
     except Exception as error:
@@ -107,7 +107,7 @@ def examine_dali() -> list[Verdict]:
 
 
 def _processors() -> dict[str, int | None]:
-    """How many processors this process may use, and why."""
+    """Return the number of processors this process may use, and the limits behind the number."""
     quota = processors.quota()
     return {
         "affinity": len(os.sched_getaffinity(0)),
@@ -123,7 +123,7 @@ def _outcome(problem: BackendUnavailable | None) -> Verdict:
 
 
 def _rows(verdicts: list[Verdict]) -> list[list[str]]:
-    """The cells of a table; all that have the same problem share a row."""
+    """Return the cells of a table; names with the same problem share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for verdict in verdicts:
         cells = [_cell(value) for key, value in verdict.items() if key != "name"]
@@ -155,7 +155,7 @@ def _print_table(headings: list[str], rows: list[list[str]]) -> None:
 
 
 def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
-    """The same without rich: a line per name, and the last two columns in lines below."""
+    """Print a table without rich: a line per name, and the last two columns in lines below."""
     lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     wrapper = textwrap.TextWrapper(

@@ -1,12 +1,12 @@
 """`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
 
-A directory or a URL is no container, unless it has the `data.mdb` of an LMDB: `index_samples` makes
-the index of the samples below it. Nor are annotations, which `index_coco` parses.
+A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB:
+`index_samples` makes the index of the samples below. `index_coco` parses annotations.
 
-The kind of a container is seen from its first bytes. The index has DALI's format (of LMDB files,
-for which DALI has none, our own), and is written beside the container or to DIR: that of `x.tar` is
-`x.idx`; to a name without such an extension `.idx` is appended. An index that exists is replaced
-when the new one is complete. The exit status is 0 if every file has an index now, else 1.
+The first bytes of a container show its kind. The index has DALI's format (LMDB files, for which
+DALI has no format, have our own), and is written beside the container or to DIR: `x.tar` has the
+index `x.idx`; other names get `.idx` appended. An old index is replaced when the new one is
+complete. The exit status is 0 if every file has an index now, else 1.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     name: str
     extensions: tuple[str, ...]  # which ".idx" replaces
     matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
-    lines: Callable[[bytes, Tick], Iterable[bytes]]  # of the index of the file at a path
+    lines: Callable[[bytes, Tick], Iterable[bytes]]  # of the index, for the path of a container
 
 
 KINDS = (
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets: dict[str, str] = {}
     for file in given.files:
         if file != targets.setdefault(target := _target(file, given.output), file):
-            what = f"{targets[target]!r} and {file!r} have one index, {target!r}"
+            what = f"{targets[target]!r} and {file!r} share the index {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
     failed = done = 0
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
@@ -77,42 +77,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
-    """The arguments, which go together."""
+    """Parse the arguments, and refuse contradictions."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage index",
         usage="%(prog)s FILE... [-o DIR]\n       %(prog)s ROOT -o INDEX [options]\n"
         "       %(prog)s --coco FILE -o DIR [options]\n       %(prog)s --verify INDEX...",
         description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}. "
         "Or make one index of the samples in the class directories of ROOT, a directory or a URL: "
-        "readers.file(file_root=INDEX) reads them without listing anything.",
+        "readers.file(file_root=INDEX) then opens without a listing.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE|ROOT", help="containers, or one root")
-    where = "where to; by default beside each container"
+    where = "where to write; default: beside each container"
     parser.add_argument("-o", "--output", metavar="DIR|INDEX", help=where)
-    parser.add_argument("--verify", action="store_true", help="read an INDEX, and check its CRCs")
+    parser.add_argument("--verify", action="store_true", help="read an INDEX and check its CRCs")
     index_samples.add_options(parser)
-    leave_out = "samples of ROOT to leave out: what `python -m dali_storage check` has written"
+    leave_out = "samples of ROOT to leave out: a list by `python -m dali_storage check`"
     parser.add_argument("--exclude", metavar="FILE", help=leave_out)
     given = parser.parse_args(arguments)
     given.files = [*map(_container, given.files)]
     roots = [file for file in given.files if index_samples.is_root(file)]
     if roots and (len(given.files) > 1 or given.output is None):
-        parser.error("all samples of a directory or URL have one index: index ROOT -o INDEX")
+        parser.error("a directory or URL gets one index; give one ROOT and -o INDEX")
     if roots and not index_samples.can_become_index(given.output):
-        parser.error(f"-o {given.output!r} must be a file, in a directory that can be written to")
+        parser.error(f"-o {given.output!r} must be a file in a writable directory")
     if given.verify and given.output is not None:
         parser.error("--verify writes nothing; leave out -o")
     if not roots and any(getattr(given, name) for name in index_samples.OPTIONS):
-        parser.error(f"filters and --backend-option are for a ROOT, and {given.files[0]!r} is none")
+        parser.error(f"filters and --backend-option need a ROOT, and {given.files[0]!r} is not one")
     return given, parser
 
 
 def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
-    """Write the index of `file` to the path `target`; `tick` gets `done` and the bytes of it read.
+    """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
 
     Raises:
-        ValueError: the file is no container of a known kind, or is damaged.
-        OSError: it cannot be read, or the index cannot be written.
+        ValueError: the file is not a container of a known kind, or is damaged.
+        OSError: the file cannot be read, or the index cannot be written.
     """
     kind = _kind(file)
     with replacing(target) as index:  # opened first: an index may take minutes
@@ -127,11 +127,14 @@ def _kind(file: str) -> Kind:
             return kind
     *others, last = (kind.name for kind in KINDS)
     why = archive.compressed(head) if head else "it is empty"
-    raise ValueError(f"{file!r} is no {', '.join(others)} or {last}" + (f"; {why}" if why else ""))
+    raise ValueError(
+        f"{file!r} is not a {', '.join(others)} or {last} file"
+        + (f"; {why}" if why else "; give a container, a directory or a URL")
+    )
 
 
 def _container(file: str) -> str:
-    """The path of a file or root, or of the file in the directory of an LMDB."""
+    """Return the path of a file or root, or of the file in the directory of an LMDB."""
     inner = os.path.join(file, "data.mdb")
     return inner if os.path.isfile(inner) else file
 

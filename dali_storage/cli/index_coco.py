@@ -1,7 +1,7 @@
 """`python -m dali_storage index --coco FILE -o DIR`: COCO annotations, checked and parsed.
 
-DIR has the files that DALI writes with `save_preprocessed_annotations`, and a record of what they
-were made of; `readers.coco` and `fn.readers.coco` take it as `preprocessed_annotations`.
+DIR gets the files of DALI's `save_preprocessed_annotations`, and a record of their origin;
+`readers.coco` and `fn.readers.coco` read DIR as `preprocessed_annotations`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
 
         options = CocoOptions.of(vars(given))
         source = source_of(location("--coco", given.coco))
-        source.state()  # is there, before a directory is made
+        source.state()  # an error before a directory is made
         os.makedirs(given.output, exist_ok=True)
         if sys.stderr.isatty():
             print(f"parsing {given.coco!r}; this may take a minute", file=sys.stderr)
@@ -41,10 +41,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m dali_storage index",
         description="Check annotations of COCO and parse them once: "
         "readers.coco(preprocessed_annotations=DIR) then starts in a moment. "
-        "The options are the arguments of readers.coco, and are kept in DIR.",
+        "The options are the arguments of readers.coco, and are stored in DIR.",
     )
     parser.add_argument("--coco", required=True, metavar="FILE", help="the JSON file, or its URL")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write")
     for name in DEFAULTS:
         option = "--" + name.replace("_", "-")
         if name == "images":

@@ -1,6 +1,6 @@
 """`python -m dali_storage index ROOT -o FILE`: the index of a directory or of a prefix of objects.
 
-Its format is that of `index_file`; `readers.file(file_root=FILE)` takes it.
+`index_file` defines the format; `readers.file(file_root=FILE)` reads the index.
 """
 
 import argparse
@@ -26,8 +26,8 @@ OPTIONS = *FILTERS, "backend_option", "exclude"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that only this has."""
-    group = parser.add_argument_group("samples", "for ROOT; filters as those of readers.file")
+    """Add the options for a root of samples."""
+    group = parser.add_argument_group("samples", "for ROOT; filters as in readers.file")
     add_filters(group)
     group.add_argument(
         "--backend-option",
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_filters(group: argparse._ArgumentGroup) -> None:
-    """The options of `FILTERS`."""
+    """Add the options of `FILTERS`."""
     for name in FILTERS[:2]:
         option = "--" + name.replace("_", "-")
         group.add_argument(option, nargs="+", action="extend", metavar="GLOB")
@@ -50,12 +50,12 @@ def add_filters(group: argparse._ArgumentGroup) -> None:
 
 
 def is_root(name: str) -> bool:
-    """Whether this is a root of samples, not a container."""
+    """Return whether a name is a root of samples, not a container."""
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
 def can_become_index(path: str) -> bool:
-    """Whether an index can be written there; asked early, for a listing may take minutes."""
+    """Return whether an index can be written to `path`; checked early, as listing may be slow."""
     folder = os.path.dirname(path) or "."
     return os.access(folder, os.W_OK) and (os.path.isfile(path) or not os.path.lexists(path))
 
@@ -96,12 +96,12 @@ def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalo
         backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
         return discovery.from_store(backend.remote(**options), root, **filters)
     if options:
-        raise ValueError(f"{root!r} is a directory, and only a URL has a backend with options")
+        raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)
 
 
 def key_and_value(text: str) -> tuple[str, Any]:
-    """A type of arguments for argparse: KEY=VALUE."""
+    """Parse KEY=VALUE; a type of arguments for argparse."""
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, not {text!r}")

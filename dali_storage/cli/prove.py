@@ -1,4 +1,4 @@
-"""`python -m dali_storage prove ROOT`: whether our reader does what DALI's does, on this machine.
+"""`python -m dali_storage prove ROOT`: compares our reader with DALI's, on this machine.
 
 Exit status: 0 if all is equal, 1 if anything differs, 2 if there is no result, 130 after Ctrl-C.
 With `--json` it prints one object. Without a result, `equal` is null, and `error` says why:
@@ -63,18 +63,18 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "checkpoints, and epochs on several ranks. Nothing is written.",
     )
     add = parser.add_argument
-    add("root", metavar="ROOT", help="a directory or a URL, as file_root")
-    add("--backend", metavar="NAME", help="the backend to compare; by default that of the readers")
-    option = "an option of the backend, which may be given several times; VALUE is JSON or text"
+    add("root", metavar="ROOT", help="a directory or a URL, as for file_root")
+    add("--backend", metavar="NAME", help="the backend to compare; default: as in the readers")
+    option = "an option of the backend; may be repeated; VALUE is JSON or text"
     pair = index_samples.key_and_value
     add("--option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=option)
-    most = "compare at most N random samples with their files, and the order of as many"
+    most = "compare at most N random samples with their files, and their order"
     add("--samples", type=int, default=10_000, metavar="N", help=most)
     add("--seed", type=int, default=0, metavar="N", help="choose other random samples")
-    limit = "stop each check so early that all of them take about N seconds; 60 by default"
+    limit = "limit the time of all checks together to about N seconds; default: 60"
     add("--seconds", type=float, default=60.0, metavar="N", help=limit)
     add("--json", action="store_true", help="print JSON instead of a table")
-    index_samples.add_filters(parser.add_argument_group("filters", "as those of readers.file"))
+    index_samples.add_filters(parser.add_argument_group("filters", "as in readers.file"))
     given = parser.parse_args(arguments)
     if given.samples < 1:
         parser.error(f"--samples must be at least 1, not {given.samples}")
@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check]:
-    """Make all checks; completes what is said `about` them."""
+    """Run all checks, and complete the report `about` them."""
     import nvidia.dali  # not before the arguments have been parsed, for it is slow
 
     from ..proof.checks import compare
@@ -103,7 +103,7 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
 
 
 def _version() -> str | None:
-    """The version of this package; None of a checkout that is not installed."""
+    """Return the version of this package; None for a checkout without installation."""
     try:
         return version("dali-storage")
     except PackageNotFoundError:

@@ -1,1 +1,1 @@
-"""Formats of samples: where they are in files, and what DALI gets of each. DALI is not imported."""
+"""Formats of samples: their places in files, and their outputs in DALI. DALI is not imported."""

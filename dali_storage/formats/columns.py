@@ -1,4 +1,4 @@
-"""Columns of integers that users give: sequences, arrays, or .npy files."""
+"""Columns of integers from users: sequences, arrays, or .npy files."""
 
 import os
 from typing import Any, TypeAlias
@@ -16,12 +16,12 @@ Column: TypeAlias = PathLike | Any
 
 
 def column(argument: str, given: Column, count: int | None = None) -> IntArray:
-    """The integers of an argument, int64[n], none of them negative; owned by the caller.
+    """Return the integers of an argument, int64[n], none negative; owned by the caller.
 
-    If `count` is given, there must be so many.
+    With `count`, n must equal `count`.
 
     Raises:
-        ValueError, TypeError: it is something else; names the argument and the first wrong value.
+        ValueError, TypeError: another value or count; names the argument and the first wrong value.
         OSError: the file cannot be read.
     """
     about, values = _load(argument, given)
@@ -38,10 +38,10 @@ def column(argument: str, given: Column, count: int | None = None) -> IntArray:
 
 
 def labels_column(given: Column, count: int) -> NDArray[np.int32]:
-    """`count` labels, as those of `readers.file`: their low 32 bits. None is 0, 1, 2 and so on.
+    """Return `count` labels: their low 32 bits, as in `readers.file`. None is 0, 1, 2 and so on.
 
     Raises:
-        ValueError, TypeError: they are no numbers, or not as many.
+        ValueError, TypeError: labels are not numbers, or not as many.
         OSError: the file cannot be read.
     """
     if given is None:
@@ -58,7 +58,7 @@ def labels_column(given: Column, count: int) -> NDArray[np.int32]:
 
 
 def _load(argument: str, given: Column) -> tuple[str, NDArray[Any]]:
-    """What to call an argument, and its values. Objects in a file are never unpickled."""
+    """Return a name for messages, and the values. Objects in a file are never unpickled."""
     if not isinstance(given, PATH_TYPES):
         try:
             return argument, np.asarray(given)

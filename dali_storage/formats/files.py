@@ -1,4 +1,4 @@
-"""Containers and their indexes: files of this machine, or objects that URLs name."""
+"""Containers and their indexes: files of this machine, or objects named by URLs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..contract.errors import named
 from ..contract.objects import Part, Remote, scheme
 
 MOST = 2**63 - 1
-"""More bytes than any file has: the size of one that is not there."""
-_AT_ONCE = 64  # of so many indexes or parts of objects, all bytes are in memory
+"""The size of a missing file: more bytes than any file has."""
+_AT_ONCE = 64  # indexes or parts of objects in memory at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class Files:
     remote: Remote | None = None
 
     def catalog(self, names: Sequence[bytes]) -> Catalog:
-        """The containers, which are all files or all objects, as yet without ranges.
+        """Return a catalog of the containers, all files or all objects, without ranges yet.
 
-        Objects are asked for their sizes and versions.
+        Sizes and versions of objects are requested from the store.
 
         Raises:
-            OSError: an object does not exist, or cannot be asked; names it.
+            OSError: an object does not exist, or the request fails; names the object.
         """
         found = Catalog.from_names(names, ())
         if not scheme(names[0]):
@@ -47,15 +47,15 @@ class Files:
 
     @contextmanager
     def opened(self, names: Sequence[bytes]) -> Iterator[Iterator[BinaryIO]]:
-        """The files, one after another, each open at its start. Of objects, all bytes are read.
+        """Yield files or objects, one after another, each open at its start.
 
-        They are all files or all objects.
+        All are files or all are objects. Objects are read as a whole.
         """
         with closing(self._each(names)) as files:
             yield files
 
     def parts(self, catalog: Catalog, parts: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
-        """Bytes of containers: container, position, and at most how many."""
+        """Yield bytes of containers, for each (container, position, largest number of bytes)."""
         for first in range(0, len(parts), _AT_ONCE):
             rows = parts[first : first + _AT_ONCE]
             some = [(catalog.file_path(which), start, size) for which, start, size in rows]
@@ -74,8 +74,8 @@ class Files:
 
     def _asked(self, name: bytes) -> Remote:
         if self.remote is None:
-            what = f"{os.fsdecode(name)!r} is an object, and this backend asks for none"
-            raise ValueError(f"{what}; copy it, and give its local path")
+            what = f"{os.fsdecode(name)!r} is an object, and this backend reads only files"
+            raise ValueError(f"{what}; copy the object, and give a local path")
         return self.remote
 
 
@@ -83,21 +83,21 @@ LOCAL = Files()
 
 
 def noting_states(containers: Catalog, files: Iterable[int] | None = None) -> Catalog:
-    """The same with `states` of some files, by default all; of objects and missing files, none.
+    """Add `states` of some files, by default all, but not of objects and missing files.
 
-    Call it before they are read: then all later changes are noticed.
+    Call this before reading: then every later change is noticed.
     """
     if containers.sizes is not None:
         return containers
     states = np.zeros((containers.file_count, 4), np.int64)
     for file in range(containers.file_count) if files is None else files:
-        with suppress(OSError):  # an error when it is read
+        with suppress(OSError):  # reading the file will raise
             states[file] = state_of(os.stat(containers.file_path(file)))
     return replace(containers, states=states)
 
 
 def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArray:
-    """int64[files], bytes; `MOST` for a file whose size the system refuses by an `unknown` error.
+    """Return the sizes of files, int64[files]; `MOST` for a file that raises an `unknown` error.
 
     Other errors are raised, with the path of the file.
     """

@@ -1,6 +1,6 @@
-"""The kind of an output: the type and the number of dimensions that all of its samples must have.
+"""The kind of an output: one type and number of dimensions for all samples.
 
-DALI takes only arrays of one kind from a Python source, in all batches.
+DALI accepts only arrays of one kind from a Python source, in all batches.
 """
 
 import os
@@ -18,7 +18,7 @@ ArrayKind: TypeAlias = tuple[np.dtype[Any], int]
 
 
 class OneKind:
-    """The kind of the first sample, which is that of all. Lanes may ask at the same time."""
+    """The kind of the first sample, required of all others. Lanes may call at the same time."""
 
     def __init__(self, what: str) -> None:
         """`what`: the output, in messages."""
@@ -29,28 +29,28 @@ class OneKind:
     def require(
         self, catalog: Catalog, delivered: Sequence[int], kinds: Sequence[ArrayKind]
     ) -> None:
-        """Refuse a batch in which a sample is of another kind; samples have one piece.
+        """Refuse a batch with a sample of another kind; samples have one piece.
 
         Raises:
-            RecordError: names the sample, and the first one.
+            RecordError: names the wrong sample and the first one.
         """
         with self._lock:
             known, first = self._first or (kinds[0], _place(catalog, delivered[0]))
             for sample, kind in zip(delivered, kinds, strict=True):
                 if kind != known:
                     where = f"{catalog.where(sample)}: " if catalog.ranges is not None else ""
-                    what = f"{where}{self._what} is {named(*kind)}, and that of {first} is"
-                    remedy = "read the others with a reader of their own"
+                    what = f"{where}{self._what} is {named(*kind)}, but the first ({first}) is"
+                    remedy = "read other kinds with another reader"
                     raise RecordError(
                         catalog.path(sample),
-                        f"{what} {named(*known)}; all must have one type and number of "
+                        f"{what} {named(*known)}; all must have the same type and number of "
                         f"dimensions: {remedy}",
                     )
             self._first = known, first  # not before: a wrong file may be corrected
 
 
 def named(dtype: np.dtype[Any], ndim: int) -> str:
-    """A kind in messages."""
+    """Return a kind as text for messages."""
     return f"of {dtype} and {ndim} dimension{'s' * (ndim != 1)}"
 
 

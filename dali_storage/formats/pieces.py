@@ -9,14 +9,14 @@ from ..contract.views import Contents, Views
 
 
 class Pieces(Format):
-    """An output for each piece of a sample: its bytes. And the label, if samples have one."""
+    """An output with the bytes of each piece of a sample, and the label, if samples have one."""
 
     def __init__(self, operator: str, schema: str, count: int, *, labels: bool = False) -> None:
-        """`count` is that of the pieces."""
+        """`count`: the number of pieces."""
         self.operator, self.schema, self.labels = operator, schema, labels
         self.outputs = [Output()] * count
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Small pieces of one size become one array; see `Format`."""
+        """Return the pieces; small pieces of one size become one array; see `Format`."""
         count = catalog.pieces
         return [views.every(count, number).contents() for number in range(count)]

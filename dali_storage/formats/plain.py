@@ -1,4 +1,4 @@
-"""Records whose places are given by columns of numbers."""
+"""Records at places given by columns of numbers."""
 
 import os
 import stat
@@ -22,18 +22,19 @@ def find(
     labels: Column | None,
     files: Files = LOCAL,
 ) -> Catalog:
-    """The catalog of n ranges of the files `names`; other arguments are those of `readers.records`.
+    """Make the catalog of n ranges of the files `names`; see `readers.records` for arguments.
 
-    `files` asks objects for their sizes.
+    `files` requests the sizes of objects.
 
     Raises:
-        ValueError, TypeError: an argument is wrong, or a range ends behind its file; names it.
+        ValueError, TypeError: an argument is wrong, or a range ends after its file; names the
+            argument.
         OSError: a .npy file or an object cannot be read.
     """
     found = files.catalog(names)
     starts = column("offsets", offsets)
     if not (count := starts.size):
-        raise ValueError("offsets must not be empty: it has an entry for each sample")
+        raise ValueError("offsets must not be empty; give an entry for each sample")
     which = _file_ids(file_ids, found.file_count, count)
     if isinstance(sizes, (int, np.integer)) and not isinstance(sizes, bool):
         lengths = np.broadcast_to(column("sizes", [sizes]), count)
@@ -48,7 +49,7 @@ def find(
         nbytes = bounds[catalog.files(np.array([wrong]))[0]]
         path = repr(os.fsdecode(catalog.path(wrong)))
         why = f"{path} cannot be so long" if nbytes == MOST else f"{path} has {nbytes:,} bytes"
-        where = f"{catalog.where(wrong)}, and {why}"
+        where = f"{catalog.where(wrong)}, but {why}"
         raise ValueError(f"offsets and sizes must be within the files: {where}")
     return catalog
 
@@ -56,7 +57,7 @@ def find(
 def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
     if file_ids is None:
         if files > 1:
-            raise ValueError(f"file_ids must be given: there are {files} files")
+            raise ValueError(f"file_ids must be given, because there are {files} files")
         return np.broadcast_to(np.int64(0), count)
     found = column("file_ids", file_ids, count)
     for wrong in np.flatnonzero(found >= files)[:1].tolist():
@@ -66,7 +67,7 @@ def _file_ids(file_ids: Column | None, files: int, count: int) -> IntArray:
 
 
 def _size(path: bytes) -> int:
-    """The size of a file in bytes; of what is missing, or is no file, the largest there is."""
+    """Return the size of a file in bytes; `MOST` for a missing path, or one that is not a file."""
     try:
         status = os.stat(path)
     except OSError:  # the backend's: it may know the file by another way

@@ -1,7 +1,7 @@
 """The wire format of protobuf messages [1]: fields in place, and the numbers of repeated fields.
 
-Messages are accepted and refused as by protobuf's parser for C++, which DALI 2.4 has, but for
-messages in fields that nobody asks for: these are skipped, and not parsed.
+Messages are accepted and refused as by protobuf's C++ parser in DALI 2.4, except messages in
+unrequested fields: these are skipped, not parsed.
 
 [1] https://protobuf.dev/programming-guides/encoding
 """
@@ -18,23 +18,23 @@ from ..contract._types import IntArray
 from ..contract.views import Contents
 
 NESTED = 100
-"""How deep messages and groups may be nested."""
+"""The deepest nesting of messages and groups."""
 
 _LONG = re.compile(rb"[\x80-\xff]{10}")  # no varint is longer than 10 bytes, the last is < 128
 
 
 class MalformedError(ValueError):
-    """The bytes are not a message; the text says what is wrong and where."""
+    """Malformed bytes of a message; the text has the reason and the position."""
 
 
 def fields(b: memoryview, p: int, end: int, depth: int) -> list[tuple[int, int, int]]:
-    """The tag of each field of the message at bytes p to `end`, and where its content is.
+    """Return the tag, start and stop of each field of the message at bytes p to `end`.
 
-    That is two positions in `b`, of the first byte and behind the last. Groups and messages may be
-    nested `depth` times.
+    Start and stop are positions of the content in `b`. Groups and messages may be nested `depth`
+    times.
 
     Raises:
-        MalformedError: it is no message.
+        MalformedError: the bytes are not a message.
         IndexError: `b` ends within a field.
     """
     found = []
@@ -51,7 +51,7 @@ def fields(b: memoryview, p: int, end: int, depth: int) -> list[tuple[int, int, 
 
 
 def _tag(b: memoryview, p: int) -> tuple[int, int]:
-    """The tag at p and the position behind it. Of five bytes, only 32 bits count."""
+    """Return the tag at p and the position after the tag. Only 32 bits of five bytes count."""
     tag, behind = varint(b, p, 5)
     tag &= 0xFFFFFFFF
     if tag < 8:
@@ -76,12 +76,12 @@ def _content(b: memoryview, tag: int, p: int, end: int, depth: int) -> tuple[int
         case _:
             raise MalformedError(f"a field has no type at byte {p}")
     if p > end:
-        raise MalformedError(f"a field at byte {start} is longer than what it is in")
+        raise MalformedError(f"a field at byte {start} is longer than its message")
     return start, p
 
 
 def _group(b: memoryview, tag: int, p: int, end: int, depth: int) -> int:
-    """Where a group ends: with a tag of its number. Groups are unknown here, and skipped."""
+    """Return the end of a group: a tag of its number. Groups are unknown here, and skipped."""
     if not depth:
         raise MalformedError(f"groups are nested too deep at byte {p}")
     while True:
@@ -92,9 +92,9 @@ def _group(b: memoryview, tag: int, p: int, end: int, depth: int) -> int:
 
 
 def varint(b: bytes | memoryview, p: int, longest: int) -> tuple[int, int]:
-    """The number at p, of `longest` bytes at most, and the position behind it."""
+    """Return the number at p, of `longest` bytes at most, and the position after the number."""
     value, bits = b[p], 7
-    while value >> bits:  # the highest bit of a byte says that another follows
+    while value >> bits:  # the highest bit of a byte: another byte follows
         if bits == 7 * longest:
             raise MalformedError(f"a number does not end at byte {p}")
         p += 1
@@ -104,34 +104,34 @@ def varint(b: bytes | memoryview, p: int, longest: int) -> tuple[int, int]:
 
 
 def require_words(start: int, stop: int, size: int) -> None:
-    """Refuse packed numbers of `size` bytes each, of which the last is cut off."""
+    """Refuse packed numbers of `size` bytes each with a truncated last number."""
     if (stop - start) % size:
         raise MalformedError(f"numbers are cut off at byte {stop}")
 
 
 def require_varints(b: memoryview, start: int, stop: int) -> None:
-    """Refuse packed varints of which the last is cut off, or one is too long."""
+    """Refuse packed varints with a truncated last number, or a number that is too long."""
     is_long = stop - start > 10 and _LONG.search(b, start, stop)
     if start < stop and (b[stop - 1] > 127 or is_long):
         raise MalformedError(f"numbers are cut off at byte {stop}")
 
 
 def signed32(b: memoryview, p: int) -> int:
-    """The int32 at p: of a varint, only 32 bits count."""
+    """Return the int32 at p: the low 32 bits of a varint."""
     return (varint(b, p, 10)[0] + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def numbers(parts: Sequence[bytes], floats: bool) -> tuple[NDArray[Any], IntArray]:
-    """The packed numbers of n records, and how many each has: float32 or int64, and int64[n]."""
+    """Return the packed numbers of n records, float32 or int64, and their counts, int64[n]."""
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     encoded = np.frombuffer(bytearray().join(parts), np.uint8)
     return (encoded.view("<f4"), sizes // 4) if floats else _varints(encoded, sizes)
 
 
 def arrays(values: NDArray[Any], counts: IntArray, shape: tuple[int, ...] = ()) -> Contents:
-    """An array of shape (k, *shape) for each record, which has so many of the values.
+    """Return an array of shape (k, *shape) for each record, from `counts` of the values.
 
-    They are the rows of one array if all have equally many.
+    The rows of one array, if all counts are equal.
     """
     if (counts == counts[0]).all():
         return values.reshape(counts.size, counts[0] // prod(shape), *shape)
@@ -141,7 +141,7 @@ def arrays(values: NDArray[Any], counts: IntArray, shape: tuple[int, ...] = ()) 
 
 
 def _varints(encoded: NDArray[np.uint8], sizes: IntArray) -> tuple[NDArray[Any], IntArray]:
-    """The numbers in varints of all records, which have `sizes` bytes, and how many each has.
+    """Decode the varints of all records, which have `sizes` bytes; return numbers and counts.
 
     Each byte has 7 bits, the low ones first; the 10th has one bit [1].
 

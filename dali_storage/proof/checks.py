@@ -1,4 +1,4 @@
-"""The checks, one after another: names, labels and bytes here; those of the order in `orders`."""
+"""The checks, one after another: names, labels and bytes here; the order in `orders`."""
 
 import hashlib
 import random
@@ -18,23 +18,23 @@ from .result import Check, counted
 from .subject import CannotCompareError, DiffersError, Subject
 
 _AHEAD = 1024  # samples whose times are known before a reader may read them
-_LISTING, _CONTENTS = 0.25, 0.25  # the parts of the time that is left
+_LISTING, _CONTENTS = 0.25, 0.25  # parts of the remaining time
 _READS = 5  # of each sample by a check of the order, about
 _LEAST = 6  # samples for the checks of the order
-_WORLDS = (2, 3), (3, 2)  # ranks that begin an epoch, and that end it
+_WORLDS = (2, 3), (3, 2)  # ranks at the begin of an epoch, and at its end
 
 
 def compare(subject: Subject, most: int, seed: int) -> Iterator[Check]:
-    """Make all checks; those of single samples with at most `most` random ones.
+    """Run all checks; checks of single samples use at most `most` random samples.
 
     Raises:
-        CannotCompareError: DALI's reader fails, or somebody writes to the data set.
-        Exception: our reader fails for a reason that is not in the data.
+        CannotCompareError: DALI's reader fails, or another process writes to the data set.
+        Exception: our reader fails for a reason outside of the data.
     """
     try:
         yield from _checks(subject, most, seed)
     except Exception:
-        subject.require_at_rest()  # or that is the reason
+        subject.require_at_rest()  # a change is the better reason
         raise
     subject.require_at_rest()
 
@@ -69,7 +69,7 @@ def _checks(subject: Subject, most: int, seed: int) -> Iterator[Check]:
 
 @contextmanager
 def _check(subject: Subject, name: str, seconds: float) -> Iterator[Check]:
-    """A check that may take so long."""
+    """Make a check with a limit of time."""
     check, began = Check(name), time.monotonic()
     subject.allow(seconds)
     try:
@@ -82,8 +82,8 @@ def _check(subject: Subject, name: str, seconds: float) -> Iterator[Check]:
 
 
 def _compare_listing(check: Check, subject: Subject) -> None:
-    """An epoch of all samples in the order of the list, up to the first other name."""
-    with subject.their_errors():  # first: what DALI cannot read is no fault of ours
+    """Compare an epoch of all samples, in the order of the list, up to the first other name."""
+    with subject.their_errors():  # first: a failure of DALI is not our fault
         theirs = pipeline_of(subject.reader(ours=False), {}, batch_size=subject.at_once)
         total = int(theirs.epoch_size("theirs"))
     with subject.our_errors(opening=True):
@@ -118,9 +118,9 @@ def _compare_listing(check: Check, subject: Subject) -> None:
 def _compare_contents(
     check: Check, subject: Subject, chosen: Sequence[int], known: dict[str, int]
 ) -> None:
-    """SHA-256 of samples, and of their files; of objects, of DALI's samples.
+    """Compare the SHA-256 of samples and of their files; for objects, of DALI's samples.
 
-    Adds to `known` the names, and the CRC-32 of the bytes that are right.
+    Adds the names and the CRC-32 of the right bytes to `known`.
     """
     size, names = subject.at_once, subject.names(chosen)
     with subject.our_errors():
@@ -143,7 +143,7 @@ def _compare_contents(
 
 
 def _right(subject: Subject, names: Sequence[str], theirs: Any) -> Iterator[Any]:
-    """The bytes of samples, read plainly, or by DALI."""
+    """Yield the bytes of samples, by a plain read or from DALI."""
     if theirs is not None:
         with subject.their_errors():
             data, _ = theirs.run()
@@ -153,5 +153,5 @@ def _right(subject: Subject, names: Sequence[str], theirs: Any) -> Iterator[Any]
         try:
             yield Path(subject.path(name)).read_bytes()
         except OSError as error:
-            what = f"there is nothing to compare {name!r} with: a plain read fails: {error}"
+            what = f"cannot compare {name!r}: a plain read fails: {error}"
             raise CannotCompareError(what) from None

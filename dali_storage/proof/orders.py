@@ -16,9 +16,9 @@ from .subject import Subject
 def compare_order(
     check: Check, subject: Subject, known: Mapping[str, int], order: Mapping[str, Any]
 ) -> None:
-    """Two epochs and their metadata, also restored from a checkpoint in the first epoch.
+    """Compare two epochs and their metadata, also restored from a checkpoint in the first epoch.
 
-    Stops at the first batch that differs. `known`: the samples, and the CRC-32 of their bytes.
+    Stops at the first different batch. `known`: the samples, and the CRC-32 of their bytes.
     """
     names = [*known]
     shards = min(order.get("num_shards", 1), len(names))
@@ -50,7 +50,7 @@ def compare_order(
                 if one != other:
                     text = f"{_shown(names, one)} instead of {_shown(names, other)}"
                     check.differs(f"{where}, slot {slot}: {text}")
-            what = "up to the first batch that differs"
+            what = "up to the first different batch"
             break
         restored += each.restored
         check.samples += 0 if each.restored else len(each.got)
@@ -64,17 +64,17 @@ def compare_order(
 def compare_ranks(
     check: Check, subject: Subject, known: Mapping[str, int], begin: int, end: int
 ) -> None:
-    """Whether an epoch has each sample once, and its bytes; also if other ranks end it."""
+    """Check that an epoch has each sample once, with its bytes; also when other ranks end it."""
     names, count, share = [*known], len(known), len(known) // begin
     if count < max(2 * begin, end):
-        check.compared = f"nothing, for there are only {counted(count)}"
+        check.compared = f"nothing: there are only {counted(count)}"
         return
     size = subject.batch_size(share)
-    before = share // 2 // size * size  # each rank gives so many, in whole batches, at least one
+    before = share // 2 // size * size  # samples of each rank: whole batches, at least one
     ours = subject.reader(names, ours=True)
 
     def run(rank: int, world: int, least: int, **more: Any) -> tuple[list[Row], Any]:
-        """The first samples of a rank, and its state behind them."""
+        """Return the first samples of a rank, and the state after them."""
         order = {"random_shuffle": True, "seed": 1, "pad_last_batch": True, **more}
         order |= {"num_shards": world, "shard_id": rank}
         found = list[Row]()
@@ -106,7 +106,7 @@ def compare_ranks(
 def _require_each_once(
     check: Check, where: str, known: Mapping[str, int], given: Sequence[Row], *, all_given: bool
 ) -> None:
-    """`all_given`: as many samples were given as there are."""
+    """Check that no sample is given twice; with `all_given`, that none is missing."""
     found, right = defaultdict[int, list[int]](list), dict(enumerate(known.items()))
     for label, crc in given:
         found[label].append(crc)

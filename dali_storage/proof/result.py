@@ -11,12 +11,12 @@ class Check:
     """A check and its result.
 
     Attributes:
-        name: what is compared.
-        samples: how many samples were compared; 0: the check could not be made.
-        compared: the same as text, with what was done with them, or why there were none.
-        differences: how many differences there are.
-        first: a line for each of the first ones.
-        seconds: how long it took.
+        name: the subject of the check.
+        samples: the number of compared samples; 0: the check could not run.
+        compared: the same as text, with the kind of comparison, or why there was none.
+        differences: the number of differences.
+        first: a line for each of the first differences.
+        seconds: the time of the check.
     """
 
     name: str
@@ -40,5 +40,5 @@ class Check:
 
 
 def counted(samples: int) -> str:
-    """A number of samples as text."""
+    """Return a number of samples as text."""
     return f"{samples:,} sample" + "s" * (samples != 1)

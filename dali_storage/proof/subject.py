@@ -1,4 +1,4 @@
-"""The data set that both readers are given, and what their errors mean."""
+"""The data set for both readers, and the meaning of their errors."""
 
 import os
 import time
@@ -19,25 +19,25 @@ from ..readers.files import file
 from ..reading.replacement import path_of
 from ..samples.locations import is_index, location, root_of
 
-_SAMPLES, _BYTES, _TIME = 32, 16 << 20, 0.02  # of a batch, at most; the time: of what is left
+_SAMPLES, _BYTES, _TIME = 32, 16 << 20, 0.02  # limits of a batch; a part of the remaining time
 
 
 class CannotCompareError(RuntimeError):
-    """There is no result, because of DALI's reader, the machine, or somebody who writes."""
+    """A comparison without a result, because of DALI's reader, the machine, or another writer."""
 
 
 class DiffersError(Exception):
-    """Our reader fails on a data set that DALI's reads."""
+    """A failure of our reader on a data set readable by DALI."""
 
 
 class Subject:
-    """A data set, and how our reader reads it.
+    """A data set, and the arguments of our reader.
 
     Attributes:
         backend: the name of our reader's backend.
-        samples: what our reader has found; None as long as it has not.
+        samples: the catalog of our reader; None before the reader is made.
         size: the mean of the samples' bytes, about.
-        pace: seconds that both readers need for a sample.
+        pace: seconds of both readers together for a sample.
     """
 
     samples: Catalog | None = None
@@ -52,7 +52,7 @@ class Subject:
         filters: Mapping[str, Any],
         seconds: float,
     ) -> None:
-        """`filters`: of `readers.file`. `seconds`: how long the comparison should take.
+        """`filters`: of `readers.file`. `seconds`: the time for the whole comparison.
 
         Raises:
             ValueError, TypeError: an argument is wrong.
@@ -63,7 +63,7 @@ class Subject:
         path = location("ROOT", root)
         if is_index(root):
             of = os.fsdecode(root_of(root))
-            raise ValueError(f"ROOT {root!r} is an index, which DALI does not read: give {of!r}")
+            raise ValueError(f"ROOT {root!r} is an index, which DALI cannot read; give {of!r}")
         chosen = registry.choose(backend, [path])
         registry.configure(chosen, options)
         self.backend, self.is_remote = str(chosen), bool(scheme(path))
@@ -78,35 +78,35 @@ class Subject:
 
     @property
     def seconds(self) -> float:
-        """The time that is left."""
+        """The remaining time."""
         return max(self._end - time.monotonic(), 0.0)
 
     def allow(self, seconds: float) -> None:
-        """Let the next check take so long."""
+        """Set the time for the next check, and start its clock."""
         self._began, self._allowed = time.monotonic(), seconds
 
     def is_late(self, times: float = 1.0) -> bool:
-        """Whether so many times the time of the check is over."""
+        """Return whether the check has taken `times` its time."""
         return time.monotonic() - self._began >= times * self._allowed
 
     def affordable(self, part: float) -> int:
-        """How many samples can be read in this part of the time that is left."""
+        """Return the number of samples for a part of the remaining time."""
         return int(self.seconds * part / max(self.pace, 1e-6))
 
     @property
     def at_once(self) -> int:
-        """How many samples a batch may have."""
+        """The largest number of samples in a batch."""
         return max(min(_SAMPLES, int(_BYTES / max(self.size, 1)), self.affordable(_TIME)), 1)
 
     def batch_size(self, share: int) -> int:
-        """That with which a shard has several batches, the last one of them not full."""
+        """Choose a batch size for several batches in a shard, with a last one that is not full."""
         most = max(min(self.at_once, share // 4), 1)
         return next((it for it in range(most, 1, -1) if share % it), most)
 
     def reader(self, names: Sequence[str] | None = None, *, ours: bool) -> Read:
-        """A reader, ours or DALI's: of all samples, or of these, whose labels are their indices.
+        """Make a reader, ours or DALI's: of all samples, or of `names`, labelled by their indices.
 
-        Ours has a third output for all samples, the index.
+        With all samples, ours has a third output: the index.
         """
         given: dict[str, Any] = {"file_root": self._root}
         if names is None:
@@ -115,53 +115,53 @@ class Subject:
             given |= {"files": names, "labels": [*range(len(names))]}
         if ours:
             return lambda **order: file(name="ours", **given, **self._ours, **order)
-        # Without a map, so that DALI takes empty files, as ours does.
+        # Without mmap, DALI accepts empty files, as ours does.
         return lambda **order: DALI_FILE(name="theirs", dont_use_mmap=True, **given, **order)
 
     def name(self, number: int) -> str:
-        """The name of a sample.
+        """Return the name of a sample.
 
         Raises:
-            CannotCompareError: it is no text.
+            CannotCompareError: the name is not UTF-8.
         """
         assert self.samples is not None
         name = self.samples.name(number)
         try:
             return name.decode()
         except UnicodeDecodeError:
-            what = f"the name {name!r} is not UTF-8, and DALI's Python interface takes no other"
-            raise CannotCompareError(f"{what}: rename it in a copy, and prove that") from None
+            what = f"the name {name!r} is not UTF-8, as DALI's Python interface requires"
+            raise CannotCompareError(f"{what}; rename it in a copy, and prove the copy") from None
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """The names of samples that are going to be read: changes of them will be noticed."""
+        """Return the names of samples, and watch their files for changes."""
         names = [self.name(number) for number in numbers]
         if not self.is_remote:
             self._watch([self.path(name) for name in names])
         return names
 
     def path(self, name: str) -> str:
-        """The path of a sample."""
+        """Return the path of a sample."""
         return os.fsdecode(join_path(os.fsencode(self._root), os.fsencode(name)))
 
     def require_at_rest(self) -> None:
-        """Refuse a directory in which something has changed since it was looked at first.
+        """Refuse a watched file or directory with changes.
 
         Raises:
-            CannotCompareError: names the first.
+            CannotCompareError: names the first change.
         """
         for path, changed in self._changed.items():
             if _changed(path) != changed:
                 what = f"{path!r} has changed since the comparison began"
-                raise CannotCompareError(f"{what}: compare when nobody writes to {self._root!r}")
+                raise CannotCompareError(f"{what}; compare while nobody writes to {self._root!r}")
 
     def _watch(self, paths: Sequence[str]) -> None:
         self._changed |= {path: _changed(path) for path in paths if path not in self._changed}
 
     @contextmanager
     def our_errors(self, *, opening: bool = False) -> Iterator[None]:
-        """Turn those errors of our reader into `DiffersError` that are no fault of the machine.
+        """Turn errors of our reader into `DiffersError`, unless the machine is at fault.
 
-        When it opens, wrong arguments stay what they are.
+        With `opening`, errors of wrong arguments stay as they are.
         """
         try:
             yield
@@ -182,12 +182,12 @@ class Subject:
         try:
             yield
         except Exception as error:
-            what = f"there is nothing to compare {self._root!r} with: DALI's own reader, "
-            raise CannotCompareError(f"{what}{failure(error)}; take what it can read") from None
+            what = f"cannot compare {self._root!r}: DALI's own reader "
+            raise CannotCompareError(f"{what}{failure(error)}; give data DALI can read") from None
 
 
 def _sizes(classes: Sequence[str]) -> list[int]:
-    """The sizes of a few files."""
+    """Return the sizes of a few files."""
     sizes = list[int]()
     for path in classes[:: len(classes) // 64 + 1]:
         with os.scandir(path) as entries:
@@ -196,7 +196,7 @@ def _sizes(classes: Sequence[str]) -> list[int]:
 
 
 def _changed(path: str) -> int:
-    """When a file or directory was changed last, in ns; -1: it is gone."""
+    """Return the ctime of a file or directory, in ns; -1 for a missing one."""
     try:
         return os.stat(path).st_ctime_ns
     except OSError:

@@ -1,7 +1,7 @@
-"""Which samples `fn.readers.file` finds, and their labels.
+"""The samples of `fn.readers.file` and their labels.
 
-The rules are those of DALI's loader/discover_files.cc (directories), file_label_loader.h (lists,
-and arguments that exclude each other) and filesystem.h (paths); `listing` has those of listings.
+The rules follow DALI's loader/discover_files.cc (directories), file_label_loader.h (lists, and
+arguments that exclude each other) and filesystem.h (paths); `listing` has the rules of listings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IMAGE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
     *("*.jp2", "*.webp"),
 )
-"""The names that DALI takes for images."""
+"""The name patterns of images in DALI."""
 
 DEFAULT_FILE_FILTERS = (*IMAGE_FILTERS, "*.flac", "*.ogg", "*.wav")
 """The names that `fn.readers.file` accepts by default."""
@@ -45,7 +45,7 @@ class Filters(TypedDict, total=False):
     Attributes:
         file_filters: patterns of glibc's fnmatch(), in the process's locale, one of which must
             match; None is DEFAULT_FILE_FILTERS.
-        dir_filters: the same for classes; None lets all pass.
+        dir_filters: the same for classes; None accepts all.
         case_sensitive_filter: whether upper and lower case differ, for both.
     """
 
@@ -74,9 +74,9 @@ def discover(
     file_list: PathLike | None = None,
     **filters: Unpack[Filters],
 ) -> Catalog:
-    """The samples that `fn.readers.file` finds with these arguments; None means not given.
+    """Find the samples of `fn.readers.file` for these arguments; None means not given.
 
-    Without file_root, files and file_list they are those that are `known`. `remote` lists objects.
+    Without file_root, files and file_list, the samples come from `known()`. `remote` lists objects.
 
     Raises:
         ValueError: the arguments exclude each other, or none of the three is given.
@@ -100,31 +100,31 @@ def discover(
     _filters(**filters)  # DALI does not use them here, but checks them
     if file_root is not None and is_index(file_root):
         what = f"file_root must be a directory with files or file_list, not {file_root!r}"
-        raise ValueError(f"{what}; an index has names and labels of its own")
+        raise ValueError(f"{what}; an index already has names and labels, so leave out one of them")
     if file_list is not None:
         return from_file_list(file_list, file_root=file_root)
     return from_files(cast("PathLike | Iterable[PathLike]", files), labels, file_root=file_root)
 
 
 def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """The samples of `from_tree()` in the directory `file_root`.
+    """Find the samples of `from_tree()` in the directory `file_root`.
 
-    Where a file system reports no types with the names, DALI takes every entry for a file; this
-    function looks the types up.
+    On a file system without entry types, DALI treats every entry as a file; this function looks up
+    the types.
 
     Raises:
-        OSError: file_root, one of its entries or a class cannot be accessed; names it.
+        OSError: file_root, one of its entries or a class cannot be accessed; names the path.
         ValueError: as from_tree(); or file_root is not a local path.
     """
     return from_tree(Directory(file_root), **filters)
 
 
 def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
-    """The samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() finds them.
+    """Find the samples `root/<class>/<file>`, neither higher nor deeper, as discover_files() does.
 
-    A class is a directory, or a link to one, that passes `dir_filters`; hidden ones count. Its
-    label is its index among the classes in byte order, whether it has samples or not. A sample is a
-    regular file, or a link to anything, that passes `file_filters`; in byte order within its class.
+    A class is a directory, or a link to one, and passes `dir_filters`; hidden ones count. The label
+    is the index among the classes in byte order, empty classes included. A sample is a regular
+    file, or a link to anything, and passes `file_filters`; samples of a class are in byte order.
 
     Raises:
         ValueError: there are no samples, or a list of filters is empty.
@@ -137,8 +137,8 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
         builder.extend(names, array("q", [label]) * len(names), prefix=directory + b"/")
     if not len(builder):
         raise ValueError(
-            f"no files found under {os.fsdecode(tree.root)!r}: {len(classes)} of its directories "
-            f"pass dir_filters={filters.get('dir_filters')!r}, and no file directly in these "
+            f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE: {len(classes)} "
+            f"directories pass dir_filters={filters.get('dir_filters')!r}, and none of their files "
             f"passes file_filters={_file_filters(filters.get('file_filters'))!r}"
         )
     return builder.build(tree.root)
@@ -153,7 +153,7 @@ def _filters(
     dir_filters: Patterns | None = None,
     case_sensitive_filter: bool | None = False,
 ) -> tuple[NameFilter, NameFilter]:
-    """Those of files and of classes."""
+    """Compile the filters of files and of classes."""
     with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
     return (
         compile_filters("file_filters", _file_filters(file_filters), case_sensitive=with_case),
@@ -162,18 +162,18 @@ def _filters(
 
 
 def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """The samples below a URL, as discover_files_s3.cc finds them in the list of its objects.
+    """Find the samples below a URL, as discover_files_s3.cc does in the listing of objects.
 
-    They are the objects `root/<class>/<file>` in the order of their keys' bytes. A class gets its
-    label when its first sample appears. An object directly in the root is a sample, too, of a class
-    of its own; in gs, as in DALI, it is none. So labels may differ from those of the same tree on
-    disk. The catalog has sizes and versions.
+    Samples are the objects `root/<class>/<file>` in byte order of their keys. A class gets a label
+    when its first sample appears. An object directly in the root is a sample, too, in a class of
+    its own; in gs, as in DALI, such an object is ignored. So labels may differ from the same tree
+    on disk. The catalog has sizes and versions.
 
-    Other than in DALI, classes that do not pass are not listed, the root may be a bucket, and the
-    markers of directories are no samples.
+    Unlike in DALI, rejected classes are not listed, the root may be a bucket, and the markers of
+    directories are not samples.
 
     Raises:
-        OSError: the store cannot be asked; names the URL.
+        OSError: a request to the store fails; names the URL.
         ValueError: as from_tree(); or there is no store to list.
     """
     root = location("file_root", file_root)
@@ -184,7 +184,7 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
         raise ValueError(
             f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
             f"{len(samples.classes)} classes pass dir_filters={filters.get('dir_filters')!r}, "
-            f"and none of the {len(listing.sizes)} objects in these, or in no class, passes "
+            f"and none of {len(listing.sizes)} objects in them or in the root passes "
             f"file_filters={_file_filters(filters.get('file_filters'))!r}"
         )
     names, offsets = select(listing, samples.objects)
@@ -193,30 +193,30 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
 
 
 def require_remote(root: bytes, remote: Remote | None) -> Remote:
-    """What lists the objects below a URL; a ValueError if nothing does."""
+    """Return the lister of the objects below a URL; raise ValueError if there is none."""
     if scheme(root) not in _LISTED:
         what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
         raise ValueError(f"{what}; name them by files or file_list")
     if remote is None:
-        what = f"file_root {os.fsdecode(root)!r}: the backend does not list objects"
-        raise ValueError(f"{what}; take object-store")
+        what = f"file_root {os.fsdecode(root)!r}: the backend cannot list objects"
+        raise ValueError(f"{what}; use backend='object-store'")
     return remote
 
 
 def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """The samples that an index lists, in its order; see `index_file`.
+    """Return the samples of an index, in its order; see `index_file`.
 
-    Each filter is given by default or as the index was made.
+    Each filter must be the default or equal the filter of the index.
 
     Raises:
         OSError: the index cannot be read.
-        ValueError: it is none or is damaged, or a filter is another one.
+        ValueError: the file is not an index, the index is damaged, or a filter differs.
     """
     file = CatalogFile(index)
     defaults = filters_as_text()
     for name, value in filters_as_text(**filters).items():
         if value not in (defaults[name], made := file.filters.get(name)):
-            what = f"{name}={value!r}, and index {file.path!r} was made with {name}={made!r}"
+            what = f"{name}={value!r}, but index {file.path!r} was made with {name}={made!r}"
             raise ValueError(f"{what}; leave {name} out, or make another index")
     return file.catalog()
 
@@ -226,7 +226,7 @@ def filters_as_text(
     dir_filters: Patterns | None = None,
     case_sensitive_filter: bool | None = False,
 ) -> dict[str, Any]:
-    """`Filters` as an index records them."""
+    """Return `Filters` as an index stores them."""
 
     def text(argument: str, patterns: Patterns) -> list[str]:
         listed = as_list(argument, patterns, PATH_TYPES)
@@ -240,39 +240,39 @@ def filters_as_text(
 
 
 class Directory:
-    """A local directory as a tree; the operating system lists it when it is asked."""
+    """A local directory as a tree, listed again by each call."""
 
     def __init__(self, file_root: PathLike) -> None:
         """Raise ValueError or TypeError if `file_root` is not a local path."""
         self.root = local_path("file_root", file_root)
 
     def directories(self) -> list[bytes]:
-        """As in DALI, an entry that cannot be accessed is an error."""
+        """List directories and links to directories; as in DALI, an inaccessible entry raises."""
         with named(), os.scandir(self.root) as entries:
             return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
 
     def files(self, directory: bytes) -> list[bytes]:
-        """Regular files and links."""
+        """List regular files and links."""
         with named(), os.scandir(join_path(self.root, directory)) as entries:
             return [e.name for e in entries if e.is_symlink() or e.is_file(follow_symlinks=False)]
 
 
 def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) -> Catalog:
-    """The samples that a text file lists: a name, white space and a label on each line.
+    """Return the samples of a text file: a name, white space and a label on each line.
 
     As in PrepareMetadataImpl(): a NUL ends its line; blank lines and white space at the end of a
-    line are ignored; white space before and in a name belongs to it. A label is decimal digits,
-    2**63 - 1 at most, as for strtol(); its low 32 bits count. The files need not exist.
+    line are ignored; white space before and in a name is part of the name. A label is decimal
+    digits, 2**63 - 1 at most, as for strtol(); its low 32 bits count. The files need not exist.
 
     Args:
         file_list: the text file.
         file_root: the directory of relative names, or a URL. None is the part of `file_list` before
-            its last slash: without a slash, and for "/list.txt", that is the current directory.
+            its last slash: the current directory without a slash, and for "/list.txt".
 
     Raises:
         OSError: the list cannot be read.
         ValueError: a line has another form or is longer than 16383 bytes; there are no samples; or
-            the names are no paths or URLs as from_files() takes them.
+            from_files() would refuse the names.
     """
     path = local_path("file_list", file_list)
     root = path.rpartition(b"/")[0] if file_root is None else location("file_root", file_root)
@@ -307,7 +307,7 @@ def from_files(
     *,
     file_root: PathLike | None = None,
 ) -> Catalog:
-    """The samples of a list of names. The files need not exist.
+    """Return the samples of a list of names. The files need not exist.
 
     Args:
         files: n names, or one.
@@ -316,9 +316,9 @@ def from_files(
             the names are URLs.
 
     Raises:
-        ValueError: there are no files, or not as many labels; a name is empty, has a NUL or is not
-            of a file that can be read; some names are URLs and others are not, or a root is given,
-            too; a label has more than 64 bits (DALI would drop all labels).
+        ValueError: there are no files, or not as many labels; a name is empty, has a NUL or an
+            unknown scheme; some names are URLs and others are not, or URLs come with a root; a
+            label has more than 64 bits (DALI would drop all labels).
         TypeError: a name is not a path, or a label not a number.
     """
     names = file_names("files", files)
@@ -332,11 +332,11 @@ def from_files(
 
 
 def integers(argument: str, values: Labels) -> array[int]:
-    """One number or several as int64, converted by `int()`.
+    """Convert one number or several to int64, by `int()`.
 
     Raises:
-        TypeError: one cannot be converted.
-        ValueError: one has more than 64 bits.
+        TypeError: a value cannot be converted.
+        ValueError: a value has more than 64 bits.
     """
     numbers = as_list(argument, values, (str, bytes, Number, np.bool_))
     try:

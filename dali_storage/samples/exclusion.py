@@ -1,4 +1,4 @@
-"""Samples that are left out: those that a record of bad samples names."""
+"""Leaves out the samples in a list of bad samples."""
 
 import json
 import os
@@ -18,11 +18,11 @@ _PART = 1 << 16  # names that are Python objects at the same time
 
 
 def without(catalog: Catalog, listed: PathLike) -> Catalog:
-    """A catalog of whole files without those that a file of JSON lines names, by their `path`.
+    """Leave out the files whose `path` is in a file of JSON lines; a catalog of whole files.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: a line of it is wrong, or no sample is left.
+        OSError: the file of JSON lines cannot be read.
+        ValueError: one of its lines is wrong, or no sample is left.
     """
     path = os.fsdecode(local_path("exclude", listed))
     named, found = {*_paths(path)}, set[bytes]()
@@ -39,10 +39,10 @@ def without(catalog: Catalog, listed: PathLike) -> Catalog:
                 found.add(name)
     if named != found:
         missing = f"{len(named - found):,} of {len(named):,} files in {path!r}"
-        what = f"exclude: {missing} are not among the samples; was it made for other data?"
+        what = f"exclude: {missing} are not among the samples; use a list of this data set"
         warnings.warn(what, stacklevel=2)
     if not keep.any():
-        raise ValueError(f"exclude={path!r} leaves no samples")
+        raise ValueError(f"exclude={path!r} leaves no samples; shorten the list")
     names, offsets = select(cast("Listing", catalog), np.flatnonzero(keep))
     columns = {name: getattr(catalog, name) for name in ("labels", "sizes", "versions")}
     kept = {name: column[keep] for name, column in columns.items() if column is not None}

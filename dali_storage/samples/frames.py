@@ -1,6 +1,6 @@
-"""Which sequences of frames `fn.readers.sequence` finds.
+"""The sequences of frames of `fn.readers.sequence`.
 
-The rules are those of DALI's loader/sequence_loader.cc and filesystem.cc, proved by comparison.
+The rules follow DALI's loader/sequence_loader.cc and filesystem.cc, and tests compare both.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _SHOWN = 5  # streams in an error
 
 
 def find(root: bytes, length: int, step: int, stride: int, remote: Remote | None) -> Catalog:
-    """Sequences of `length` frames, with a piece for each frame.
+    """Find sequences of `length` frames, with a piece for each frame.
 
-    A stream is a directory or a link to one; its frames are the entries of any kind that have the
-    extension of an image, in any case of letters. Names that begin with a dot do not count. All
-    frames are sorted by `stream/frame`, as bytes. In each stream, a sequence begins at every
-    `step`-th frame, and takes every `stride`-th from there, as long as there are enough.
+    A stream is a directory or a link to one; its frames are the entries of any kind with the
+    extension of an image, in any case of letters. Names with a leading dot do not count. All frames
+    are sorted by `stream/frame`, as bytes. In each stream, a sequence begins at every `step`-th
+    frame and uses every `stride`-th frame from there, as long as there are enough.
 
     Raises:
-        OSError: a directory cannot be read, or a store cannot be asked; names it.
+        OSError: a directory cannot be read, or a request to a store fails; names the path or URL.
         ValueError: there is no sequence; or objects cannot be listed.
     """
     listed = FoundFiles(root, remote)
@@ -49,13 +49,13 @@ def find(root: bytes, length: int, step: int, stride: int, remote: Remote | None
         some = ", ".join(f"{name!r} has {count}" for name, count in islice(counts.items(), _SHOWN))
         what = f"no directory in {os.fsdecode(root)!r} has {(length - 1) * stride + 1:,} frames"
         raise ValueError(
-            f"{what}, as sequence_length={length} and stride={stride} need ({some or 'no images'})"
+            f"{what}, needed for sequence_length={length}, stride={stride} ({some or 'no images'})"
         )
     return listed.catalog(chosen, length)
 
 
 def _entries(root: bytes) -> list[bytes]:
-    """What lies in the directories of a directory, as `directory/name`."""
+    """List the entries of the directories in a directory, as `directory/name`."""
     with named(), os.scandir(root) as entries:
         streams = [each.name for each in entries if is_directory(each)]
         names = [(each, os.listdir(join_path(root, each))) for each in streams if each[:1] != b"."]

@@ -1,8 +1,8 @@
 """A catalog as a file, which all processes of a machine map: `python -m dali_storage index ROOT`.
 
-The file is written once, is never changed, and is replaced by renaming. Its columns are those of a
-`Catalog`. They are mapped read-only, so opening takes milliseconds whatever their length, and all
-processes share the pages of the page cache. The layout, little-endian:
+The file is written once, is never changed, and is replaced by renaming. It has the columns of a
+`Catalog`, mapped read-only. So opening takes milliseconds at any length, and all processes share
+the pages of the page cache. The layout, little-endian:
 
     0       8 bytes   "DALISIDX"
     8       uint32    bytes of the header
@@ -11,11 +11,11 @@ processes share the pages of the page cache. The layout, little-endian:
     ...     zeros up to the next multiple of 64: the start of the data
     data    columns, each at a multiple of 64, with zeros in between; the last one ends the file
 
-The header has these members. Bytes are text by UTF-8; other bytes are surrogates, as in PEP 383.
+The header has these members. Bytes are text in UTF-8; other bytes are surrogates, as in PEP 383.
 
     version    1, of this layout
-    root       the URL or the absolute path that names are relative to
-    filters    what was listed: file_filters, dir_filters (null: all), case_sensitive_filter
+    root       the base of relative names: a URL or an absolute path
+    filters    of the listing: file_filters, dir_filters (null: all), case_sensitive_filter
     checksum   `Catalog.checksum()`, which opening must not compute
     columns    {name: {"dtype": of numpy, "offset": in the data, "length": in elements, "crc32"}}
 
@@ -26,9 +26,9 @@ The header has these members. Bytes are text by UTF-8; other bytes are surrogate
     versions   |S1 to |S256[n]  the ETag of each object, padded with zeros; objects only
 
 Opening checks the header, its CRC, the bounds of all columns and the file's length, and reads no
-column. `verify()` compares their CRCs. Whatever damaged columns say, an access outside of them is
-an error of Python. Only a file that is cut short in place while it is mapped kills the process
-(SIGBUS), as any mapped file does: replace indexes by renaming, as `save()` does.
+column. `verify()` compares the CRCs of columns. With any damage to columns, an access outside of
+them raises a Python exception. Truncating a mapped index in place kills the process (SIGBUS), as
+for any mapped file: replace indexes by renaming, as `save()` does.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _WRONG = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError
 
 
 class CatalogFile:
-    """An open file; mapped until nothing refers to it, nor to its catalog.
+    """An open index, mapped until neither this object nor its catalog is referenced.
 
     Attributes:
         path: of the file.
-        root: the URL or the absolute path that names are relative to.
+        root: the base of relative names: a URL or an absolute path.
         filters: see the layout.
     """
 
@@ -77,19 +77,19 @@ class CatalogFile:
         """Open and check the file; read its header only.
 
         Raises:
-            OSError: it cannot be opened.
-            ValueError: it is not such a file, damaged, cut short, or of another layout.
+            OSError: the file cannot be opened.
+            ValueError: the file is not an index, is damaged or truncated, or has another layout.
         """
         self.path = os.fsdecode(path)
         self._memory = _map(self.path)
         start = bytes(self._memory[: _START.size])
         if not start.startswith(_MAGIC):
             what = f"{self.path!r} is neither a directory nor an index of samples"
-            raise ValueError(f"{what}; python -m dali_storage index ROOT -o FILE makes one")
+            raise ValueError(f"{what}; make one with python -m dali_storage index ROOT -o FILE")
         _, length, crc = _START.unpack(start.ljust(_START.size, b"\0"))
         text = bytes(self._memory[_START.size : _START.size + length])
         if zlib.crc32(text) != crc:
-            raise self._damaged("its header is cut short or has another CRC-32")
+            raise self._damaged("the header is truncated or has a wrong CRC-32")
         self._data = _aligned(_START.size + length)
         try:
             header = json.loads(text)
@@ -97,25 +97,25 @@ class CatalogFile:
             if layout == LAYOUT:
                 self._parse(header)
         except _WRONG as error:
-            raise self._damaged(f"its header is wrong ({error})") from None
+            raise self._damaged(f"the header is wrong ({error})") from None
         if layout != LAYOUT:
-            what = f"its layout is version {layout!r}, and this library reads {LAYOUT}"
-            raise ValueError(f"index {self.path!r}: {what}; make it anew")
+            what = f"unsupported layout version {layout!r} (this release reads {LAYOUT})"
+            raise ValueError(f"index {self.path!r}: {what}; rebuild the index")
 
     def catalog(self) -> Catalog:
-        """The catalog; its columns are views of the mapped file."""
+        """Return the catalog; its columns are views of the mapped file."""
         columns: dict[str, Any] = self._columns | {"names": self._columns["names"].data}
         return Catalog(self.root, **columns).knowing(self._checksum)
 
     def verify(self) -> None:
-        """Read all columns.
+        """Read all columns and compare their CRCs.
 
         Raises:
-            ValueError: one is damaged; names it.
+            ValueError: a column is damaged; names the column.
         """
         for name, column in self._columns.items():
             if zlib.crc32(column.data) != self._crcs[name]:
-                raise self._damaged(f"its column {name!r} has another CRC-32")
+                raise self._damaged(f"column {name!r} has a wrong CRC-32")
 
     def _parse(self, header: dict[str, Any]) -> None:
         self.root: bytes = header["root"].encode("utf-8", "surrogateescape")
@@ -127,7 +127,7 @@ class CatalogFile:
         offsets, names = columns["offsets"], columns["names"]
         lengths = {len(columns[name]) for name in {"labels", *columns} - {"names", "offsets"}}
         if lengths != {len(offsets) - 1} or offsets[0] != 0 or offsets[-1] != len(names):
-            raise ValueError("its columns do not go together")
+            raise ValueError("the lengths of columns do not match")
         end = self._data + max(
             each["offset"] + columns[name].nbytes for name, each in about.items()
         )
@@ -148,17 +148,17 @@ class CatalogFile:
         return np.frombuffer(self._memory[start:stop], kind, length)
 
     def _damaged(self, what: str) -> ValueError:
-        return ValueError(f"index {self.path!r} is damaged: {what}; make it anew")
+        return ValueError(f"index {self.path!r} is damaged: {what}; rebuild the index")
 
 
 def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
-    """Write a catalog of whole files to `path`. A file that exists is replaced when it is complete.
+    """Write a catalog of whole files to `path`; an old file is replaced by the complete new one.
 
-    `filters` are those of the layout.
+    `filters` is the member of the layout.
 
     Raises:
-        ValueError: it has no samples or no labels, or samples are ranges; the root is a relative
-            path; or the version of an object is too long.
+        ValueError: the catalog has no samples or no labels, or samples are ranges; the root is a
+            relative path; or the version of an object is too long.
         OSError: the file cannot be written.
     """
     columns = _columns(catalog)
@@ -195,15 +195,15 @@ def _map(path: str) -> memoryview:
 
 
 def _columns(catalog: Catalog) -> dict[str, npt.NDArray[Any]]:
-    """The columns as they are written."""
+    """Return the columns in the byte order of the file."""
     root = os.fsdecode(catalog.root)
     if catalog.ranges is not None or not 0 < len(catalog) == len(catalog.labels):
-        raise ValueError(f"{root!r}: only whole files with labels can be indexed, at least one")
+        raise ValueError(f"{root!r}: an index needs whole files with labels, at least one")
     if not root.startswith("/") and not scheme(catalog.root):
-        raise ValueError(f"{root!r} is a relative path: an index needs an absolute one")
+        raise ValueError(f"{root!r} is a relative path; give an absolute one for an index")
     if (versions := catalog.versions) is not None and versions.itemsize > LONGEST_VERSION:
         longest = int(np.char.str_len(versions).argmax())
-        what = f"its ETag has more than {LONGEST_VERSION} bytes, which an index does not hold"
+        what = f"the ETag has more than {LONGEST_VERSION} bytes, the limit of an index"
         raise ValueError(f"{os.fsdecode(catalog.file_path(longest))!r}: {what}")
     names = np.frombuffer(catalog.names, np.uint8)
     columns = names, catalog.offsets, catalog.labels, catalog.sizes, versions

@@ -1,4 +1,4 @@
-"""One catalog of the samples of several."""
+"""Joins several catalogs into one."""
 
 import os
 import warnings
@@ -17,17 +17,17 @@ from ..contract.ranges import Ranges
 
 
 def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
-    """The samples of all sources, one source after another.
+    """Join the samples of all sources, one source after another.
 
     Args:
-        sources: their catalogs by names for messages; at least one.
-        labels: "own": those of the sources. "joint": numbers of the class names of all, sorted as
-            bytes; each sample has its class directory in its name. None: as "own", with a warning
-            if sources share labels.
+        sources: catalogs by their names in messages; at least one.
+        labels: "own": the labels of the sources. "joint": numbers of the class names of all,
+            sorted as bytes; each sample has its class directory in its name. None: as "own", with
+            a warning if sources share labels.
 
     Raises:
-        ValueError: samples of some are files and of others ranges, or not all have labels; or
-            "joint" labels are not known.
+        ValueError: some sources have files and others ranges, or not all have labels; or "joint"
+            labels are not known.
     """
     catalogs = [*sources.values()]
     _require_alike(sources)
@@ -35,7 +35,7 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     builder = CatalogBuilder()
     for each in catalogs:
         below = each if root is None else replace(each, root=_below(each.root, root))
-        # Labels are those of samples; here is an entry for each file.
+        # Labels belong to samples; these entries are for files.
         paths = below.file_paths(np.arange(each.file_count))
         builder.extend(paths, [0] * len(paths))
     names = builder.build(root or b"")
@@ -63,15 +63,16 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
         else None,
         guards=guards or None,
     )
-    # Like that of its parts, it does not depend on where the roots are.
+    # As for its parts, the checksum does not depend on the location of the roots.
     parts = [each.checksum() for each in catalogs]
     return joined.knowing(zlib.crc32(joined.labels.tobytes() + np.array(parts, "<u4").tobytes()))
 
 
 def _common_root(catalogs: list[Catalog]) -> bytes | None:
-    """The directory that has all roots; None if they are URLs, or names have no root.
+    """Return the directory above all roots; None if they are URLs, or names have no root.
 
-    An extent map finds files by their paths below it, if their file system is mounted elsewhere.
+    If the file system is mounted elsewhere, an extent map finds files by their paths below this
+    directory.
     """
     roots = [each.root for each in catalogs]
     if not all(roots) or any(map(scheme, roots)):
@@ -89,13 +90,16 @@ def _require_alike(sources: Mapping[str, Catalog]) -> None:
     for other in others:
         one, two = sources[first], sources[other]
         if (one.ranges is None, one.pieces) != (two.ranges is None, two.pieces):
-            raise ValueError(f"sources {first!r} and {other!r}: samples are not of one kind")
+            raise ValueError(
+                f"sources {first!r} and {other!r} have different kinds of samples; mix only files, "
+                "or only ranges, with the same number of pieces"
+            )
         if bool(one.labels.size) != bool(two.labels.size):
             raise ValueError(f"sources {first!r} and {other!r}: only one of them has labels")
         if (one.versions is None) != (two.versions is None):
             raise ValueError(
-                f"sources {first!r} and {other!r}: only the objects of one of them are listed, and "
-                "compared with the list; give both as file_root, or both by names"
+                f"sources {first!r} and {other!r}: only one of them has a listing, with which "
+                "objects are compared; give both as file_root, or both by names"
             )
     for name, catalog in sources.items():
         if not catalog.delivered:
@@ -122,8 +126,8 @@ def _labels(sources: Mapping[str, Catalog], labels: str | None) -> npt.NDArray[n
     if labels is None and (counts > 1).any():
         shared = ", ".join(map(str, values[counts > 1][:5].tolist()))
         warnings.warn(
-            f"readers.mix: sources share labels, such as {shared}; labels='joint' numbers the "
-            "names of all classes, and labels='own' leaves them without this warning",
+            f"readers.mix: sources share labels, such as {shared}; give labels='joint' to number "
+            "the class names of all sources, or labels='own' to keep them without this warning",
             stacklevel=2,
         )
     return np.concatenate([each.labels for each in catalogs])
@@ -142,10 +146,10 @@ def _joint_labels(sources: Mapping[str, Catalog]) -> npt.NDArray[np.int32]:
 
 
 def class_names(source: str, catalog: Catalog) -> dict[int, bytes]:
-    """The name of the class directory of each label, by the first sample of each.
+    """Return the class directory of each label, from the first sample of each.
 
     Raises:
-        ValueError: samples do not lie in class directories.
+        ValueError: samples are not in class directories.
     """
     if not catalog.labels.size:
         raise ValueError("labels='joint': these samples have no labels")
@@ -154,7 +158,7 @@ def class_names(source: str, catalog: Catalog) -> dict[int, bytes]:
     names = [catalog.file_name(first).partition(b"/")[::2] for first in firsts.tolist()]
     if catalog.ranges is not None or not all(below for _, below in names):
         raise ValueError(
-            f"labels='joint': source {source!r} has no class names; only samples in the class "
-            "directories of a file_root have them"
+            f"labels='joint': source {source!r} has no class names; joint labels need samples in "
+            "the class directories of a file_root"
         )
     return dict(zip(values.tolist(), [name for name, _ in names], strict=True))

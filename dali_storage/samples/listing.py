@@ -1,7 +1,7 @@
-"""Which objects of a listing are samples of `fn.readers.file`, and their labels.
+"""The samples of `fn.readers.file` in a listing of objects, and their labels.
 
-The rules are those of DALI's discover_files_s3.cc and discover_files_gcs.cc. They are not those of
-directories: the order is that of the keys' bytes, so `a-b/x` comes before `a/x`, and a class gets
+The rules follow DALI's discover_files_s3.cc and discover_files_gcs.cc, and differ from the rules
+of directories: the order is the byte order of keys, so `a-b/x` comes before `a/x`, and a class gets
 the next label when its first sample appears.
 """
 
@@ -22,12 +22,12 @@ _AT_ONCE = 1 << 16  # names that are Python objects at the same time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """The objects of a listing that are samples, in columns, in their order.
+    """The samples among the objects of a listing, in columns, in order.
 
     Attributes:
-        objects: int64[n], their indices in the listing.
+        objects: int64[n], indices in the listing.
         labels: int32[n].
-        classes: the name of each class that passes its filter, in the order of the keys' bytes.
+        classes: the names of classes that pass the filter, in byte order of the keys.
     """
 
     objects: IntArray
@@ -38,11 +38,11 @@ class Samples:
 def choose_samples(
     listing: Listing, choose_classes: NameFilter, choose_files: NameFilter, *, alone: bool
 ) -> Samples:
-    """The objects `<class>/<file>` whose class and file pass their filters.
+    """Choose the objects `<class>/<file>` whose class and file pass their filters.
 
-    Deeper objects are no samples, nor is the marker of a directory, whose name ends with a slash.
-    With `alone`, an object in no class is one: its name is that of its class and file, as in DALI
-    for S3.
+    Deeper objects are not samples, nor are markers of directories, whose names end with a slash.
+    With `alone`, an object in no class is a sample: its name is both class and file, as in DALI for
+    S3.
     """
     starts, stops = listing.offsets[:-1], listing.offsets[1:]
     text = np.frombuffer(listing.names, np.uint8)
@@ -74,7 +74,7 @@ def choose_samples(
 
 
 def select(listing: Listing, objects: IntArray) -> tuple[bytes, IntArray]:
-    """The names of objects (int64[n], ascending) as those of a `Catalog`, and their offsets."""
+    """Return the names of objects (int64[n], ascending) and their offsets, as in a `Catalog`."""
     lengths = np.diff(listing.offsets)
     if objects.size == lengths.size:
         return listing.names, listing.offsets
@@ -91,7 +91,7 @@ def _texts(names: bytes, starts: IntArray, stops: IntArray) -> list[bytes]:
 def _pass(
     choose: NameFilter, names: bytes, starts: IntArray, stops: IntArray
 ) -> npt.NDArray[np.bool_]:
-    """bool[n]: which of the names between `starts` and `stops` pass a filter."""
+    """Return bool[n]: true for the names, between `starts` and `stops`, that pass a filter."""
     passes = np.ones(starts.size, bool)
     for first, last in pairwise([*range(0, starts.size, _AT_ONCE), starts.size]):
         part = _texts(names, starts[first:last], stops[first:last])
@@ -105,7 +105,7 @@ def _pass(
 def _same_as_before(
     text: npt.NDArray[np.uint8], starts: IntArray, sizes: IntArray
 ) -> npt.NDArray[np.bool_]:
-    """bool[n]: whether the `sizes[i]` bytes from `starts[i]` on are those of i - 1."""
+    """Return bool[n]: true if the `sizes[i]` bytes from `starts[i]` equal the bytes of i - 1."""
     padded = np.concatenate([text, np.zeros(8, np.uint8)])
     words = np.ndarray(text.size + 1, "<u8", padded, strides=(1,))  # a word from each byte on
     same = np.zeros(starts.size, bool)

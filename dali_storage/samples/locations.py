@@ -1,4 +1,4 @@
-"""The names of files and roots that arguments give: local paths, and URLs of objects."""
+"""The names of files and roots in arguments: local paths, and URLs of objects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .patterns import PATH_TYPES, as_list, path_bytes
 
 
 def local_path(argument: str, value: Any) -> bytes:
-    """A path as bytes.
+    """Return a local path as bytes.
 
     Raises:
-        ValueError, TypeError: it is not a local path; names the argument.
+        ValueError, TypeError: the value is not a local path; names the argument.
     """
     path = location(argument, value)
     if scheme(path):
@@ -27,10 +27,10 @@ def local_path(argument: str, value: Any) -> bytes:
 
 
 def location(argument: str, value: Any) -> bytes:
-    """A path or a URL as bytes.
+    """Return a path or a URL as bytes.
 
     Raises:
-        ValueError, TypeError: it is neither, or its scheme is not known; names the argument.
+        ValueError, TypeError: the value is neither, or has an unknown scheme; names the argument.
     """
     path = path_bytes(argument, value)
     require_known(argument, path)
@@ -40,12 +40,12 @@ def location(argument: str, value: Any) -> bytes:
 
 
 def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[bytes]:
-    """The names of files that are given by an argument: one or several paths, or URLs.
+    """Return the names of files in an argument: one or several paths, or URLs.
 
     Raises:
-        ValueError: there are none; one is empty, has a NUL or an unknown scheme; or there are both
-            paths and URLs.
-        TypeError: one is not a path.
+        ValueError: there are none; a name is empty, has a NUL or an unknown scheme; or there are
+            both paths and URLs.
+        TypeError: a name is not a path.
     """
     names = [path_bytes(argument, name) for name in as_list(argument, files, PATH_TYPES)]
     if not names:
@@ -60,10 +60,10 @@ def file_names(argument: str, files: PathLike | Iterable[PathLike]) -> list[byte
 
 
 def require_known(argument: str, name: bytes) -> str:
-    """The scheme of a URL that a backend may read; "" if it is a path.
+    """Return the scheme of a URL, which a backend may read; "" for a path.
 
     Raises:
-        ValueError: it is not known; or the URL has a password or a query.
+        ValueError: the scheme is unknown; or the URL has a password or a query.
     """
     found = scheme(name)
     if found:
@@ -80,7 +80,7 @@ def require_known(argument: str, name: bytes) -> str:
 
 
 def require_urls(argument: str, urls: int, count: int, root: bytes | None) -> None:
-    """Refuse names of which some are URLs, unless all are and no root is given."""
+    """Raise ValueError if only some names are URLs, or if a root is given with URLs."""
     if urls < count:
         what = f"{argument}: {urls} of {count} names are URLs and the others are not"
         raise ValueError(f"{what}; give local paths or URLs, not both")
@@ -90,23 +90,23 @@ def require_urls(argument: str, urls: int, count: int, root: bytes | None) -> No
 
 
 def is_index(file_root: PathLike) -> bool:
-    """Whether file_root is a regular file; the only one that it may be is an index."""
+    """Return whether file_root is a regular file, which can only be an index."""
     path = path_bytes("file_root", file_root)
     return not scheme(path) and os.path.isfile(path)
 
 
 def root_of(file_root: PathLike) -> bytes:
-    """Where the samples of file_root are: it itself or, of an index, the root that was indexed."""
+    """Return the root of the samples: file_root, or the indexed root of an index."""
     return CatalogFile(file_root).root if is_index(file_root) else os.fsencode(file_root)
 
 
 def locations(
     file_root: PathLike | None, files: Sequence[bytes] | None, file_list: PathLike | None
 ) -> list[bytes]:
-    """Those paths and URLs of these arguments that show who can read the samples.
+    """Return a path or URL of each argument, from which the choice of a backend follows.
 
     Raises:
-        ValueError, TypeError: file_root is neither a path nor a URL, or file_list is no path.
+        ValueError, TypeError: file_root is neither a path nor a URL, or file_list is not a path.
     """
     found = [] if file_root is None else [location("file_root", root_of(file_root))]
     found += files[:1] if files else []  # the others are of the same kind

@@ -13,7 +13,7 @@ Patterns: TypeAlias = PathLike | Iterable[PathLike]
 """One pattern of fnmatch(3), or several."""
 
 NameFilter: TypeAlias = Callable[[list[bytes]], list[bytes]]
-"""Keeps those of some names that match, in their order."""
+"""Keeps the matching names of a list, in their order."""
 
 _FNM_CASEFOLD = 1 << 4
 # A NUL ends a pattern of fnmatch(), and the locale decides how letters beyond ASCII are folded.
@@ -23,7 +23,7 @@ _STAR_AND_LITERAL = re.compile(rb"\*([^*?\[\\\0\x80-\xff]*)")
 def compile_filters(
     argument: str, patterns: Patterns | None, *, case_sensitive: bool
 ) -> NameFilter:
-    """A filter for the names that fnmatch() of glibc matches with any of the patterns; None is all.
+    """Make a filter: glibc's fnmatch() with any of the patterns; None accepts all.
 
     Errors name the `argument`.
     """
@@ -51,7 +51,7 @@ def compile_filters(
 
 
 def _fnmatch() -> Callable[[bytes, bytes, int], int]:
-    """fnmatch() of this process's libc, which DALI calls too; it returns 0 for a match."""
+    """Return fnmatch() of this process's libc, as called by DALI; 0 is a match."""
     function = ctypes.CDLL(None).fnmatch
     function.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int]
     return cast("Callable[[bytes, bytes, int], int]", function)
@@ -62,7 +62,7 @@ PATH_TYPES = (str, bytes, os.PathLike)
 
 
 def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
-    """An argument that is one value, of a type in `scalars`, or several: as a list."""
+    """Return an argument as a list: one value, of a type in `scalars`, or several."""
     if isinstance(value, (set, frozenset)):  # its order may differ from process to process
         raise TypeError(f"{argument} must be one value or a list, not the set {value!r}")
     try:
@@ -72,7 +72,7 @@ def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
 
 
 def path_bytes(argument: str, value: Any) -> bytes:
-    """A path or a pattern as bytes."""
+    """Return a path or a pattern as bytes."""
     try:
         return os.fsencode(value)
     except (TypeError, UnicodeEncodeError):

@@ -1,4 +1,4 @@
-"""Whether a file is whole, as far as its first and last bytes and the headers between show it.
+"""Checks for truncated files, by their first and last bytes and the headers between.
 
 Pixels and sound are not decoded, so a check takes a few microseconds. Sources: ITU-T T.81, annex B
 (JPEG); PNG, third edition, section 5; Multimedia Programming Interface 1.0, chapter 2 (WAV).
@@ -14,7 +14,7 @@ _OTHERS = (
     *(b"BM", b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51", b"RIFF", b"fLaC", b"OggS"),
     *(b"P%d" % kind for kind in range(1, 7)),
 )
-"""How the other formats that DALI decodes begin: BMP, TIFF, JPEG 2000, WebP, FLAC, Ogg, PNM."""
+"""The first bytes of DALI's other formats: BMP, TIFF, JPEG 2000, WebP, FLAC, Ogg, PNM."""
 
 _NAMED = frozenset(
     b".jpg .jpeg .png .bmp .tif .tiff .pnm .ppm .pgm .pbm .jp2 .webp .flac .ogg .wav".split()
@@ -24,11 +24,11 @@ _END = b"\xff\xd9"
 
 
 def broken(data: Any, name: Callable[[], bytes] = bytes) -> str:
-    """Why a sample cannot be decoded; "" if it looks whole, or is not judged.
+    """Return why a sample cannot be decoded; "" if the sample looks whole, or is not judged.
 
-    JPEG, PNG and WAV are judged, by their first bytes. Other bytes are wrong only in a file whose
-    `name` is that of an image or of sound, if they begin as none that DALI decodes. Without a name,
-    as of what a container has, no bytes at all are fine.
+    JPEG, PNG and WAV are recognized by their first bytes and judged. Other bytes are wrong only in
+    a file whose `name` has the extension of an image or of sound, if no format of DALI begins so.
+    An empty file is wrong; an empty sample without a name, as in a container, is not.
     """
     view = memoryview(data)
     head = bytes(view[:12])
@@ -44,11 +44,11 @@ def broken(data: Any, name: Callable[[], bytes] = bytes) -> str:
         return "it is empty"
     if os.path.splitext(file)[1].lower() not in _NAMED:
         return ""
-    return "it is of no known format" if any(head) else "it begins with zeros"
+    return "its format is unknown" if any(head) else "it begins with zeros"
 
 
 def kind(data: Any) -> str:
-    """What DALI's decoders take a sample for, by its first bytes: "image", "sound" or ""."""
+    """Return the kind of a sample for DALI's decoders, by its first bytes: image, sound or ""."""
     head = bytes(memoryview(data)[:12])
     if head.startswith((b"fLaC", b"OggS")) or head.endswith(b"WAVE"):
         return "sound"
@@ -59,9 +59,9 @@ def _jpeg(view: memoryview) -> str:
     at, marker, has_frame, end = 2, 0, False, len(view)
     while marker != 0xDA:  # the start of a scan
         if at + 4 > end:
-            return "JPEG: it ends within its headers"
+            return "JPEG: cut short in its headers"
         if view[at] != 0xFF:
-            return "JPEG: no marker where one must be"
+            return "JPEG: a marker is missing"
         if (marker := view[at + 1]) == 0xFF:  # a fill byte
             at += 1
             continue
@@ -73,7 +73,7 @@ def _jpeg(view: memoryview) -> str:
         at += 2 + length
     if not has_frame:
         return "JPEG: no frame before its scan, or one without a size"
-    # Much may follow the end, such as a film. A thumbnail, with an end of its own, is before.
+    # Other data, such as a film, may follow the end. A thumbnail has its own end, but earlier.
     if view[-2:] != _END and bytes(view[at:]).rfind(_END) < 0:
         return "JPEG: cut short (no EOI)"
     return ""

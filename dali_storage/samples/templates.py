@@ -1,7 +1,7 @@
-"""Files that belong together by their names: those that fit templates such as `images/{}.jpg`.
+"""Groups files by their names, with templates such as `images/{}.jpg`.
 
-The text in place of `{}` is the *key* of a file: any, also with slashes, but not empty. The files
-of one key, one for each template, are the pieces of a sample.
+The text in place of `{}` is the *key* of a file: any text, also with slashes, but not empty. The
+files of one key, one for each template, are the pieces of a sample.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Template(NamedTuple):
 
     @classmethod
     def parse(cls, argument: str, given: PathLike) -> Template:
-        """Raise ValueError or TypeError, which name the argument, if it is no template."""
+        """Parse an argument; raise ValueError or TypeError if it is not a template."""
         name = location(argument, given)
         before, *after = name.split(b"{}")
         if len(after) != 1 or (scheme(name) and before.count(b"/") < 3):
             where = ", and not in its bucket" if scheme(name) else ""
             what = f"{argument} must have one {{}}, for the key of a sample{where}"
-            raise ValueError(f"{what}: {os.fsdecode(name)!r}; or be a list of files")
+            raise ValueError(f"{what}, not {os.fsdecode(name)!r}; or give a list of files")
         return cls(before, *after)
 
     def keys(self, listed: FoundFiles) -> dict[bytes, int]:
-        """The keys of all of its files, and the numbers of these among those listed."""
+        """Return the keys of all files of this template, and their numbers in the listing."""
         names, (before, after) = listed.names, self
         return {
             name[len(before) : len(name) - len(after)]: row
@@ -51,7 +51,7 @@ class Template(NamedTuple):
 
 
 def checked_keys(argument: str, keys: Iterable[PathLike]) -> list[bytes]:
-    """The keys of samples as bytes; raises ValueError or TypeError, which name the argument."""
+    """Return the keys of samples as bytes; ValueError and TypeError name the argument."""
     if found := [location(argument, key) for key in keys]:
         return found
     raise ValueError(f"{argument} must not be empty")
@@ -67,20 +67,20 @@ def find(
     skip: bool,
     remote: Remote | None,
 ) -> Catalog:
-    """The samples: a piece for each template, from one listing of each directory.
+    """Find the samples: a piece for each template, from one listing of each directory.
 
     Args:
         templates: at least one.
-        root: the directory or the URL that they are relative to.
-        keys: those of the samples, in their order; they may repeat. None: all, in byte order.
+        root: the base of relative templates: a directory or a URL.
+        keys: of the samples, in order; they may repeat. None: all, in byte order.
         labels: one for each of `keys`; or None.
-        source: says in an error where keys are from; or "".
-        skip: leave out keys that have no file of a template.
+        source: the origin of keys, for errors; or "".
+        skip: leave out keys without a file of each template.
         remote: lists objects.
 
     Raises:
         ValueError: a file is missing, or no sample is left; or objects cannot be listed.
-        OSError: a directory cannot be read, or a store cannot be asked; names it.
+        OSError: a directory cannot be read, or a request to a store fails; names the path or URL.
     """
     listed = FoundFiles(root, remote)
     outer_first = sorted(templates, key=lambda each: each.before.count(b"/"))
@@ -98,8 +98,8 @@ def find(
         which = next(number for number, it in enumerate(columns) if key not in it)
         path = os.fsdecode(join_path(root, key.join(templates[which])))
         count = f"{(~whole).sum():,} of {whole.size:,} keys lack a file"
-        what = f"{path!r} is missing, of key {os.fsdecode(key)!r}{source} ({count})"
-        raise ValueError(f"files: {what}; add it, or leave such keys out: missing='skip'")
+        what = f"{path!r} of key {os.fsdecode(key)!r}{source} is missing ({count})"
+        raise ValueError(f"files: {what}; add the file, or skip such keys: missing='skip'")
     kept = [*compress(keys, whole)]
     rows = np.array([[*map(column.__getitem__, kept)] for column in columns]).T.ravel().tolist()
     return listed.catalog(rows, len(templates), () if labels is None else labels[whole])

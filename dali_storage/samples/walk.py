@@ -1,4 +1,4 @@
-"""Lists files below a directory or a URL, at any depth, and makes samples of several of them."""
+"""Lists files below a directory or a URL, at any depth, and makes samples of several files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .discovery import require_remote
 
 
 class FoundFiles:
-    """Files that were listed, in columns.
+    """Listed files, in columns.
 
     Attributes:
-        root: the directory or the URL that names are relative to.
-        names: of the files, in the order in which they were listed.
+        root: the base of relative names: a directory or a URL.
+        names: of the files, in the order of listing.
     """
 
     def __init__(self, root: bytes, remote: Remote | None) -> None:
@@ -32,11 +32,11 @@ class FoundFiles:
         self._parts = dict[bytes, range]()
 
     def below(self, directory: bytes) -> range:
-        """The numbers of the files below a directory, which is "" or ends with a slash.
+        """Return the numbers of the files below a directory, which is "" or ends with a slash.
 
-        It is listed by the first call, and so are those in it: ask for the outer ones first. Files
-        are regular ones, and links to anything but a directory. Links to directories are followed;
-        those in a circle are an OSError.
+        The first call lists the directory and all below: ask for outer directories first. Files are
+        regular files, and links to anything but a directory. Links to directories are followed; a
+        circle of links is an OSError.
         """
         if directory not in self._parts:
             first = len(self.names)
@@ -46,7 +46,7 @@ class FoundFiles:
         return self._parts[directory]
 
     def _level(self, directory: bytes) -> list[bytes]:
-        """List the files that are directly in a directory; returns the directories in it."""
+        """List the files directly in a directory; return its directories."""
         path, inner = join_path(self.root, directory) or b".", list[bytes]()
 
         def choose(names: list[bytes]) -> list[bytes]:
@@ -67,7 +67,7 @@ class FoundFiles:
     def objects(
         self, url: bytes, choose: Callable[[list[bytes]], list[bytes]], below: bytes = b""
     ) -> None:
-        """Add what `Remote.listing()` lists. `below` is the URL relative to the root."""
+        """Add the objects of `Remote.listing()`. `below` is the URL relative to the root."""
         found = require_remote(url, self._remote).listing(url, choose)
         spans = pairwise(found.offsets.tolist())
         self.names += [below + found.names[start:stop] for start, stop in spans]
@@ -75,7 +75,7 @@ class FoundFiles:
         self._versions.append(found.versions)
 
     def catalog(self, rows: Sequence[int], pieces: int, labels: Iterable[int] = ()) -> Catalog:
-        """Samples of `pieces` files each, which are given by their numbers."""
+        """Return samples of `pieces` files each, given by their numbers."""
         names = [self.names[row] for row in rows]
         found = replace(Catalog.from_names(names, labels, self.root), pieces=pieces)
         if not self._sizes:
@@ -85,11 +85,11 @@ class FoundFiles:
 
 
 def is_directory(entry: os.DirEntry[bytes]) -> bool:
-    """Whether it is a directory or leads to one; raises OSError if the links of its path circle."""
+    """Return whether an entry is or leads to a directory; raise OSError for a circle of links."""
     try:
         return entry.is_dir()
     except OSError:
         directory, name = os.path.split(entry.path)
         if os.path.isdir(os.path.join(os.path.realpath(directory), name)):
             raise
-        return False  # a link to itself, or to what cannot be accessed
+        return False  # a link to itself, or to an inaccessible target

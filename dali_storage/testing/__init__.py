@@ -1,4 +1,4 @@
-"""Tests that every backend must pass.
+"""Tests for every backend.
 
 Subclass `ReaderTests`, open a reader, run pytest:
 
@@ -7,10 +7,10 @@ Subclass `ReaderTests`, open a reader, run pytest:
             return MyReader(catalog)
 
 A reader of ranges also inherits from `RangeTests` or `SnapshotRangeTests`: the same tests then run
-on ranges of containers, too. `SnapshotReaderTests` is for readers that keep the bytes they were
-opened with, `MappedReaderTests` for those that refuse files that have changed since they were
-mapped, `ObjectTests` for those of objects. The tests generate the expected bytes and write them
-without the code under test.
+on ranges of containers, too. `SnapshotReaderTests` is for readers with the bytes of the moment of
+opening, `MappedReaderTests` for readers with an extent map, which refuse changed files, and
+`ObjectTests` for readers of objects. The tests generate the expected bytes and write them without
+the code under test.
 """
 
 from .contract import ReaderTests, SnapshotReaderTests, only

@@ -26,7 +26,7 @@ _Test = TypeVar("_Test", bound=Callable[..., None])
 
 
 def only(packing: str) -> Callable[[_Test], _Test]:
-    """For a promise about samples that are "files", or about "ranges"."""
+    """Restrict a test to one packing of samples: "files" or "ranges"."""
 
     def decorate(test: _Test) -> _Test:
         for mark in (
@@ -40,13 +40,13 @@ def only(packing: str) -> Callable[[_Test], _Test]:
 
 
 class SnapshotReaderTests:
-    """The promises of `dali_storage.contract.reader`, except those about files that change.
+    """The promises of `dali_storage.contract.reader`, without promises about changing files.
 
     Attributes:
-        packings: what samples are in the tests: "files", and "ranges" if the reader reads these.
-        batches: how many batches a reader reads in the test for leaks.
-        connections: how many it may keep then, with a thread for each, if it talks to a server.
-        openings: how many readers are opened and closed in that test.
+        packings: of samples in the tests: "files", and "ranges" for a reader of ranges.
+        batches: the number of batches in the test for leaks.
+        connections: the number of connections, with a thread each, a reader may keep in that test.
+        openings: the number of readers opened and closed in the test of closed readers.
     """
 
     packings: ClassVar[tuple[str, ...]] = ("files",)
@@ -59,7 +59,7 @@ class SnapshotReaderTests:
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run every test on all packings, unless it is `only()` for one."""
+        """Run every test on all packings, unless `only()` restricts the test to one."""
         marks = metafunc.definition.iter_markers("parametrize")
         is_chosen = any(mark.args[0] == "packing" for mark in marks)
         if "packing" in metafunc.fixturenames and len(self.packings) > 1 and not is_chosen:
@@ -67,12 +67,12 @@ class SnapshotReaderTests:
 
     @pytest.fixture
     def packing(self) -> str:
-        """Whether samples are "files" or "ranges" of files."""
+        """The packing of samples: "files" or "ranges" of files."""
         return self.packings[0]
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:
-        """The directory of the test files; override it if they must be on a certain disk."""
+        """The directory of the test files; override to put them on another disk."""
         return tmp_path
 
     @pytest.fixture
@@ -85,7 +85,7 @@ class SnapshotReaderTests:
 
     @pytest.fixture
     def catalog(self, directory: Path, contents: list[bytes], packing: str) -> Catalog:
-        """The same bytes in files, which a test may change."""
+        """The catalog of the same bytes in files, which a test may change."""
         (directory / "class").mkdir()
         if packing == "ranges":
             return self.published(write_packed(directory))
@@ -94,11 +94,11 @@ class SnapshotReaderTests:
         return self.published(from_directory(directory, file_filters="*"))
 
     def published(self, catalog: Catalog) -> Catalog:
-        """What readers get of a catalog of files; override it to have them served as objects."""
+        """Return the catalog for readers; override to serve the files as objects."""
         return catalog
 
     def file(self, catalog: Catalog, sample: int) -> Path:
-        """The file that a sample comes from, for tests that change it."""
+        """Return the file of a sample, for tests with changes."""
         return Path(os.fsdecode(catalog.path(sample)))
 
     @pytest.fixture
@@ -132,7 +132,7 @@ class SnapshotReaderTests:
     def test_views_are_the_bytes_of_the_files_and_outlive_the_reader(
         self, reader: Reader, contents: list[bytes], in_main_thread: bool
     ) -> None:
-        """If there are any: where the reader holds samples in memory."""
+        """Only a reader with samples in memory has views."""
         samples = np.array([5, 0, 12, 5, 1])
         if in_main_thread and not reader.hot(samples):
             return
@@ -234,7 +234,7 @@ class SnapshotReaderTests:
                 with self.open(catalog) as reader:
                     assert read(reader, samples, catalog) == expected
 
-        run(3, np.arange(len(contents)))  # what is opened once per process is no leak
+        run(3, np.arange(len(contents)))  # a file opened once per process is not a leak
         require_no_leak(lambda: run(self.openings, np.arange(8)))
 
     def test_nothing_is_read_in_the_main_thread(
@@ -267,7 +267,7 @@ class SnapshotReaderTests:
             ended = weakref.ref(lease)
             piece = lease[:1]
             del lease
-            assert ended() is not None, "a slice does not keep what it is a slice of alive"
+            assert ended() is not None, "a slice does not keep its memory alive"
             del piece
             assert ended() is None
 
@@ -278,16 +278,16 @@ class SnapshotReaderTests:
     def others_are_right(
         self, reader: Reader, catalog: Catalog, contents: list[bytes], broken: int
     ) -> None:
-        """Assert that the reader still reads all samples that are in other files."""
+        """Assert that the reader still reads all samples in other files."""
         samples = in_other_files(catalog, broken)
         assert read(reader, samples, catalog) == [contents[sample] for sample in samples]
 
 
 class ReaderTests(SnapshotReaderTests):
-    """All promises of `dali_storage.contract.reader`, with files that change.
+    """All promises of `dali_storage.contract.reader`, with changing files.
 
     Attributes:
-        directory_error: what it is to read a directory.
+        directory_error: the error of reading a directory.
     """
 
     directory_error: ClassVar[type[OSError]] = IsADirectoryError

@@ -29,7 +29,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _rewrite_and_keep_mtime(path: Path) -> None:
-    """As `rsync --inplace --times` does: only the ctime changes."""
+    """Rewrite as `rsync --inplace --times` does: only the ctime changes."""
     status = path.stat()
     rewrite(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -49,9 +49,9 @@ _CHANGES: dict[str, Callable[[Path], None]] = {
 
 
 class MappedReaderTests(SnapshotReaderTests):
-    """The promises of a reader with an extent map, which refuses files that have changed.
+    """The promises of a reader with an extent map, which refuses changed files.
 
-    `open()` maps the catalog's root as it is at that moment.
+    `open()` maps the current state of the catalog's root.
     """
 
     @pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)

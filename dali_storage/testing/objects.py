@@ -1,4 +1,4 @@
-"""The promises of a reader of objects that URLs name."""
+"""The promises of a reader of objects, named by URLs."""
 
 import os
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from .reading import fill, make_batch, make_known_batch, read
 class ObjectTests(ReaderTests):
     """The promises of `dali_storage.contract.reader`, about objects.
 
-    The objects are files that a server serves as they are at each request. Subclasses override
-    `published()`, which returns a catalog of their URLs, and `file()`. A reader of ranges inherits
-    from `RangeTests`, too.
+    The objects are files, and a server answers each request with their current bytes. Subclasses
+    override `published()`, which returns a catalog of their URLs, and `file()`. A reader of ranges
+    inherits from `RangeTests`, too.
     """
 
     connections: ClassVar[int] = 64
     directory_error: ClassVar[type[OSError]] = FileNotFoundError  # stores have no directories
-    # It is no new size that is known then: see the next two.
+    # A replaced object has no new size, but an error: see the next two tests.
     test_a_changed_size_is_reported_and_then_known = None  # type: ignore[assignment]
 
     @only("files")

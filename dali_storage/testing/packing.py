@@ -1,4 +1,4 @@
-"""Test samples that are ranges of containers."""
+"""Test samples in ranges of containers."""
 
 import os
 from dataclasses import replace
@@ -24,7 +24,7 @@ _HOLE = slice(1 << 20, 2 << 20)  # of the third, so that a range has several ext
 
 
 def packed_contents() -> list[bytes]:
-    """The bytes of every sample."""
+    """Return the bytes of every sample."""
     containers = _containers()
     return [
         containers[container][start : start + size]
@@ -44,7 +44,7 @@ def write_packed(directory: Path) -> Catalog:
             file.write(content[_HOLE.stop :])
             file.flush()
             os.fsync(file.fileno())  # a file system may allocate later, and change a time
-        os.utime(path, (1, 1))  # so that every later change changes the time
+        os.utime(path, (1, 1))  # every later change then changes the time
         names.append(b"class/container%d" % number)
     files = Catalog.from_names(names, [], os.fsencode(directory))
     sizes: IntArray = np.array(SIZES, np.int64)

@@ -1,4 +1,4 @@
-"""Leaks, and files opened for writing, as the operating system reports them."""
+"""Probes for leaks and for files opened for writing, by the operating system's reports."""
 
 import contextlib
 import ctypes
@@ -19,17 +19,17 @@ import pytest
 from .reading import names_path
 
 _IN_MODIFY, _IN_CLOSE_WRITE = 0x2, 0x8  # <sys/inotify.h>; the second: a file opened to write
-# Bytes of growth that are no leak: allocators keep some memory for later, and the kernel may turn
+# Bytes of growth without a leak: allocators keep some memory for later, and the kernel may turn
 # memory in use into a huge page of 2 MiB. A lost buffer is as large.
 _GROWTH = 4 << 20
 _PATIENCE_S = 60.0  # only a leak takes as long
 
 
 def require_no_leak(run: Callable[[], object], connections: int = 0) -> None:
-    """Assert that `run()` does not leave an open file, a thread or memory each time it is called.
+    """Assert that `run()` does not leave an open file, a thread or memory at each call.
 
-    As many `connections`, with a thread for each, may be kept for the next use. Other threads of
-    this process may open or allocate something meanwhile, but not each time.
+    `connections`, with a thread for each, may be kept for the next use. Other threads of this
+    process may open or allocate something meanwhile, but not at each call.
     """
     for patience in (1, 1, _PATIENCE_S):
         before = _footprint()
@@ -45,14 +45,14 @@ def raises_naming(
     path: bytes | str | Path,
     match: str | None = None,
 ) -> Iterator[pytest.ExceptionInfo[OSError]]:
-    """Assert that the block raises an error that has this path as its `filename`."""
+    """Assert that the block raises an error with this path as `filename`."""
     with pytest.raises(error, match=match) as caught:
         yield caught
     assert names_path(caught.value, os.fsencode(path))
 
 
 def require_lanes(monkeypatch: pytest.MonkeyPatch, owner: type, *names: str) -> None:
-    """Have methods of a class, such as `read()` of a backend, fail in the main thread."""
+    """Make methods of a class, such as `read()` of a backend, fail in the main thread."""
 
     def checked(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -68,9 +68,9 @@ def require_lanes(monkeypatch: pytest.MonkeyPatch, owner: type, *names: str) -> 
 
 @contextmanager
 def opened_for_writing(directory: bytes) -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether a file in `directory` was changed or opened to write.
+    """Yield a function: whether a file in `directory` was changed or opened for writing.
 
-    inotify(7) reports all system calls; Python's audit hooks would report its own only.
+    inotify(7) reports all system calls; audit hooks would report only calls from Python.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -94,9 +94,9 @@ def opened_for_writing(directory: bytes) -> Iterator[Callable[[], bool]]:
 
 
 def _left(before: tuple[int, int, int], connections: int, patience: float) -> str:
-    """What there is more than `before` after so many seconds; "" as soon as there is no more.
+    """Describe leaks since `before`, after `patience` seconds; "" as soon as there are none.
 
-    Threads of a library may end late, and a joined one is listed for a moment longer.
+    Threads of a library may end late, and a joined thread is listed for a moment longer.
     """
     until = time.monotonic() + patience
     while True:
@@ -111,7 +111,7 @@ def _left(before: tuple[int, int, int], connections: int, patience: float) -> st
 
 
 def _footprint() -> tuple[int, int, int]:
-    """The open files of this process, its threads in any language, its memory in bytes."""
+    """Count the open files and threads, in any language, and the memory of this process."""
     gc.collect()
     with contextlib.suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)  # or else some MiB of free memory would count, or not
@@ -121,6 +121,6 @@ def _footprint() -> tuple[int, int, int]:
             names.append(Path("/proc/self/task", task, "comm").read_text())
     # The kernel's own threads for io_uring come and go, and hold nothing open.
     threads = sum(not name.startswith("iou-") for name in names)
-    # Without the pages of mapped files, which code takes when it first runs.
+    # Without the pages of mapped files, which grow when code runs for the first time.
     (memory,) = re.findall(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return len(os.listdir("/proc/self/fd")), threads, int(memory) << 10

@@ -1,4 +1,4 @@
-"""The promises of a reader of ranges, beside those that it has in common with all others.
+"""The additional promises of a reader of ranges.
 
 These classes come before the others in the list of bases:
 
@@ -29,19 +29,19 @@ from .reading import fill, make_batch, read
 
 
 def rewrite(path: Path) -> None:
-    """In place, with the same size."""
+    """Rewrite a file in place, with the same size."""
     with open(path, "r+b") as file:
         file.write(b"other")
 
 
 def append(path: Path) -> None:
-    """Make it longer."""
+    """Make a file longer."""
     with open(path, "ab") as file:
         file.write(b"more")
 
 
 def _replace(path: Path) -> None:
-    """By another file of the same size and time."""
+    """Replace a file by another one of the same size and time."""
     twin, before = path.with_name("twin"), os.stat(path)
     twin.write_bytes(bytes(before.st_size))
     os.utime(twin, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -58,7 +58,7 @@ def _cut_the_end(path: Path) -> None:
 
 @contextmanager
 def guarded(catalog: Catalog, sample: int) -> Iterator[tuple[Catalog, mmap.mmap]]:
-    """A catalog with a guard, and a mapping that changes the file without changing its time."""
+    """Yield a catalog with a guard, and a mapping: writes to the file through it set no time."""
     file = int(catalog.files(np.array([sample]))[0])
     with open(catalog.path(sample), "r+b") as opened, mmap.mmap(opened.fileno(), 0) as memory:
         memory[100:110] = guard = memory[100:110]  # later writes to this page set no time
@@ -69,7 +69,7 @@ CHANGES = [rewrite, append, _replace, _truncate, _cut_the_end]
 
 
 class SnapshotRangeTests(SnapshotReaderTests):
-    """Runs the tests on ranges as well. For all readers of ranges, also those of extent maps."""
+    """Tests of ranges for all readers of ranges, also with extent maps."""
 
     packings: ClassVar[tuple[str, ...]] = ("files", "ranges")
 
@@ -133,7 +133,7 @@ class SnapshotRangeTests(SnapshotReaderTests):
 
 
 class RangeTests(SnapshotRangeTests):
-    """The promises of a reader of ranges about containers that change, for `ReaderTests`."""
+    """The promises of a reader of ranges about changing containers, for `ReaderTests`."""
 
     directory_error: ClassVar[type[OSError]]
 

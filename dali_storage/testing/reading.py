@@ -1,4 +1,4 @@
-"""Batches of test samples, laid out and read as the prefetcher does it: in a lane."""
+"""Batches of test samples, laid out and read as by the prefetcher: in a lane."""
 
 import os
 import threading
@@ -16,14 +16,14 @@ from ..contract.format import Wanted
 from ..contract.reader import Batch, Reader
 from ..reading import batches
 
-GUARD = 0xA5  # fills memory before it is read to: what is not written is a wrong byte
+GUARD = 0xA5  # fills memory before a read: a byte that was not written is wrong
 
 _WHOLE_FILES = Catalog.from_names((), ())
 _Result = TypeVar("_Result")
 
 
 def in_lane(call: Callable[[], _Result]) -> _Result:
-    """What `call` returns, in a thread that is the same each time; in this one if it is a lane."""
+    """Run `call` in a thread, always the same one; a thread other than the main one is a lane."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     return _lane(os.getpid()).submit(call).result()
@@ -35,7 +35,7 @@ def _lane(process: int) -> ThreadPoolExecutor:
 
 
 def in_other_files(catalog: Catalog, broken: int) -> IntArray:
-    """The samples that are not in the file of sample `broken`: int64[n]."""
+    """Return the samples outside of the file of sample `broken`: int64[n]."""
     files = catalog.files(np.arange(len(catalog)))
     return np.flatnonzero(files != files[broken])
 
@@ -50,9 +50,9 @@ def make_batch(
     buffer: Buffer | None = None,
     wanted: Wanted | None = None,
 ) -> Batch:
-    """A batch of `samples` in `buffer` or a new one; a catalog of ranges must be given.
+    """Make a batch of `samples` in `buffer` or a new one; ranges need their catalog.
 
-    It is laid out as the prefetcher does it, with `gap` more bytes before each span. The memory is
+    The layout is that of the prefetcher, with `gap` more bytes before each span. The memory is
     filled with `GUARD`.
     """
     room = 0
@@ -79,7 +79,7 @@ def fill(reader: Reader, batch: Batch, lane: int = 0) -> None:
 
 
 def make_known_batch(reader: Reader, samples: IntArray, catalog: Catalog = _WHOLE_FILES) -> Batch:
-    """The same, after a first read of the samples, so that none of their files is open."""
+    """Make a batch after a first read of the samples, with none of their files open."""
     read(reader, samples, catalog)
     return make_batch(reader, samples, catalog)
 
@@ -93,7 +93,7 @@ def read(
     buffer: Buffer | None = None,
     wanted: Wanted | None = None,
 ) -> list[bytes]:
-    """The bytes of `samples`, or of parts of them; a catalog of ranges must be given."""
+    """Read the bytes of `samples`, or of parts of them; ranges need their catalog."""
     batch = make_batch(reader, samples, catalog, lane=lane, buffer=buffer, wanted=wanted)
     fill(reader, batch, lane)
     ends = batch.offsets + batch.sizes
@@ -102,5 +102,5 @@ def read(
 
 
 def names_path(error: OSError, path: bytes) -> bool:
-    """Whether an error has this path as its `filename`."""
+    """Return whether an error has this path as `filename`."""
     return isinstance(error.filename, str) and os.fsencode(error.filename) == path

@@ -21,7 +21,7 @@ BAD = {
     "cut.jpg": "JPEG: cut short (no EOI)",
     "empty.png": "it is empty",
     "gone.jpg": "No such file or directory",
-    "page.jpg": "it is of no known format",
+    "page.jpg": "its format is unknown",
 }
 
 

@@ -80,10 +80,10 @@ def test_index_writes_to_a_directory(tar, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no tar, LMDB or TFRecord; it is empty"),
-        (b"some text\n", "is no tar"),
-        (gzip.compress(b"a" * 9999, mtime=1 << 30), "is no tar.*; it is compressed with gzip"),
-        (bz2.compress(b"a" * 9999), "is no tar.*; it is compressed with bzip2; decompress it"),
+        (b"", "is not a tar, LMDB or TFRecord file; it is empty"),
+        (b"some text\n", "is not a tar"),
+        (gzip.compress(b"a" * 9999, mtime=1 << 30), "is not a tar.*; it is compressed with gzip"),
+        (bz2.compress(b"a" * 9999), "is not a tar.*; it is compressed with bzip2; decompress it"),
         (bytes(10240), "the tar has no samples"),
         ("a b.jpg", "'a b.jpg': white space or no extension"),
         ("1.left eye.jpg", "bad.tar', '1.left eye.jpg': white space"),
@@ -134,7 +134,10 @@ def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
     [
         ("DIR/a.tar -o DIR/no", "-o 'DIR/no' is not a directory"),
         *(
-            (f"DIR/a.tar {other}", f"'DIR/a.tar' and '{other.split()[0]}' have one index, 'DIR/a.i")
+            (
+                f"DIR/a.tar {other}",
+                f"'DIR/a.tar' and '{other.split()[0]}' share the index 'DIR/a.i",
+            )
             for other in ("DIR/d/a.tar -o DIR", "DIR/d/../a.tfrecord", "DIR/link/a.tar")
         ),
     ],

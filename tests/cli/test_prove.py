@@ -102,7 +102,7 @@ def test_an_index_is_refused_by_the_name_of_its_root(root, tmp_path, capsys):
     made = str(tmp_path / "index")
     assert index.main([root, "-o", made]) == 0
     assert prove.main([made]) == 2
-    expected = f"error: ROOT {made!r} is an index, which DALI does not read: give {root!r}\n"
+    expected = f"error: ROOT {made!r} is an index, which DALI cannot read; give {root!r}\n"
     assert capsys.readouterr().err == expected
 
 
@@ -114,7 +114,7 @@ def test_an_index_is_refused_by_the_name_of_its_root(root, tmp_path, capsys):
         (["--option", "dirct=1"], "error: backend 'python-file' has no option dirct"),
         (["--option", "lanes=x"], "lanes"),
         (["--option", "lanes=1", "--option", "lanes=2"], "--option lanes is given more than once"),
-        (["http://127.0.0.1/x"], "error: there is nothing to compare 'http://127.0.0.1/x' with: "),
+        (["http://127.0.0.1/x"], "error: cannot compare 'http://127.0.0.1/x': DALI's own reader "),
         (["--samples", "0"], "error: --samples must be at least 1, not 0"),
         (["--seconds", "nan"], "error: --seconds must be a number above 0, not nan"),
         (["--seconds", "inf"], "error: --seconds must be a number above 0, not inf"),

@@ -95,8 +95,8 @@ def rows():  # noqa: C901
             yield "images", field, value, "at least 1, for ratio", PIXELS
     for value in (GONE, "", None, 5, "a\nb", "a\0b"):
         yield "images", "file_name", value, "file_name must be a name without", {}
-    yield "images", "file_name", "0.jpg", r"file_name '0.jpg' is that of images\[0\], too", {}
-    yield "images", "id", 10, r"id 10 is that of images\[0\], too", {}
+    yield "images", "file_name", "0.jpg", r"file_name '0.jpg' is also in images\[0\]", {}
+    yield "images", "id", 10, r"id 10 is also in images\[0\]", {}
     for value in (2.0, -1, GONE):
         yield "categories", "id", value, f"{INTEGER} other than -1", {}
 
@@ -121,7 +121,7 @@ NUMBERS = ["NaN", "-Infinity", "1e400", "-1e999", "0e400", "7" * 310, "7" * 5000
 def test_a_number_that_float64_lacks_is_refused_wherever_it_is(kind, word):
     text = json.dumps(changed(kind, "at", {"area": ["X"]}, 1)).replace('"X"', word)
     found = refused(text)
-    assert f"{kind}[1]: {word[:30]} must not be in it" in found
+    assert f"{kind}[1]: {word[:30]} is not a number in JSON" in found
     assert """"area": ['""" in found
 
 
@@ -130,7 +130,7 @@ def test_a_number_that_float64_lacks_is_refused_wherever_it_is(kind, word):
 def test_a_field_that_dali_takes_for_another_one_is_refused(kind, name):
     more = f'"{name}": "5", "id": 5, '
     text = re.sub(rf'("{kind}": \[?{{)', rf"\1{more}".replace("\\u", "\\\\u"), json.dumps(DATA))
-    assert "is there twice, or has NUL in its name" in refused(text)
+    assert "is repeated, or has NUL in its name" in refused(text)
     assert "twice, or with NUL" in refused(json.dumps(DATA)[:-1] + f', "{kind}": []}}')
 
 
@@ -152,20 +152,20 @@ def test_a_file_that_is_cut_off_is_refused_wherever_it_is_cut():
     text = json.dumps(DATA, indent=1)
     checked(text)
     for end in range(len(text)):
-        assert re.search("not whole, or no JSON|it has no images", refused(text[:end])), end
+        assert re.search("truncated or not JSON|it has no images", refused(text[:end])), end
 
 
 TEXT = json.dumps(DATA)
 TEXTS = {
-    "more behind the end": (TEXT + "{}", "the end expected behind"),
-    "a comma too much": (TEXT.replace("]}]", "]},]", 1), "not whole, or no JSON"),
+    "more behind the end": (TEXT + "{}", "the end expected after"),
+    "a comma too much": (TEXT.replace("]}]", "]},]", 1), "truncated or not JSON"),
     "a list": (json.dumps([DATA]), r"'\{' expected"),
     "a byte order mark": ("\ufeff" + TEXT, "a byte order mark"),
-    "single quotes": (TEXT.replace('"', "'"), "no JSON"),
+    "single quotes": (TEXT.replace('"', "'"), "not JSON"),
     "half a pair": (TEXT.replace("0.jpg", r"\ud800.jpg"), "one half of a surrogate pair"),
     "the other half": (TEXT.replace('"info"', r'"\\\udc00"'), "one half of a surrogate pair"),
     "a half behind a backslash": (TEXT.replace('"a"', r'"\\ud83d\udc00"'), "one half of a surr"),
-    "NaN elsewhere": (TEXT.replace("2017", "NaN"), "info: NaN must not be in it"),
+    "NaN elsewhere": (TEXT.replace("2017", "NaN"), "info: NaN is not a number in JSON"),
     "a tab in a name": (TEXT.replace("0.jpg", "\t.jpg"), r"images\[0\]: Invalid control"),
     "lists in lists": ('{"info": ' + "[" * 10**5 + "]" * 10**5 + ",", "info: maximum recursion"),
     "no images": ('{"annotations": []}', "it has no images"),
@@ -180,7 +180,7 @@ def test_what_is_no_whole_json_is_refused(name):
 
 
 def test_an_unknown_image_is_refused_by_name():
-    assert "images has 'x.jpg', which is no file_name in it" in refused(
+    assert "images has 'x.jpg', which is not a file_name in the file" in refused(
         DATA, images=(b"1.jpg", b"x.jpg")
     )
 
@@ -304,15 +304,15 @@ def damaged():
         yield name, None, "is missing, and should have"
     for name in ("polygon_data", "vertices", "polygons_count", "vertices_offset", "masks_rles_idx"):
         yield name, None, "is missing, and should have"
-    yield "labels", (3, bytes(11)), "has 15 bytes, and should have 16"
-    yield "labels", (2, bytes(8)), "has 2 entries, and should have 3"
+    yield "labels", (3, bytes(11)), "has 15 bytes, but should have 16"
+    yield "labels", (2, bytes(8)), "has 2 entries, but should have 3"
     yield "counts", (2, np.array([4, -1], "<i4").tobytes()), "does not match"
     yield "offsets", (2, np.array([0, 1], "<i4").tobytes()), "does not match"
     for polygon in ([2, 0, 3], [-1, 0, 3], [0, 0, 4], [0, 2, 1], [0, -1, 2]):
         values = np.array([polygon, [0, 0, 3]], "<i4").tobytes()
-        yield "polygon_data", (2, values), "has objects or vertices that its sample has not"
-    yield "masks_rles", None, "has 0 entries in 4 bytes, and should have 1"
-    yield "masks_rles", (1, bytes(20)), "has 24 bytes, and should have more"
+        yield "polygon_data", (2, values), "has objects or vertices outside of the sample"
+    yield "masks_rles", None, "has 0 entries in 4 bytes, but should have 1"
+    yield "masks_rles", (1, bytes(20)), "has 24 bytes, but should have more"
     for size in ([5, 4], [4, 6]):
         content = np.array([*size, 1], "<u8").tobytes() + np.array([20], "<u4").tobytes()
         yield (
@@ -322,7 +322,7 @@ def damaged():
         )
     content = np.array([4, 5, 1], "<u8").tobytes() + np.array([19], "<u4").tobytes()
     yield "masks_rles", (1, content), "has 19 pixels"
-    yield "masks_rles_idx", (1, np.array([2], "<i4").tobytes()), "objects that its sample has not"
+    yield "masks_rles_idx", (1, np.array([2], "<i4").tobytes()), "objects outside of the sample"
     for far in (4e8, -2e6, np.inf, np.nan):
         values = np.array([1, 1, 3, far, 3, 3] * 2, "<f4").tobytes()
         words = r"a polygon of 'a b.jpg' has the vertex \[3.0, .*\], farther away than 1,000,000"
@@ -343,7 +343,7 @@ def test_a_damaged_dump_is_refused_with_its_file(name, content, words, tmp_path)
 def test_a_dump_that_lacks_names_is_refused(names, tmp_path):
     folder = write(tmp_path / "d")
     (tmp_path / "d/filenames.dat").write_bytes(names)
-    with pytest.raises(ValueError, match=r"this dump: (filenames|counts)\.dat .*; make it"):
+    with pytest.raises(ValueError, match=r"this dump: (filenames|counts)\.dat .*; make the"):
         read(folder)
 
 
@@ -393,12 +393,12 @@ def test_a_record_says_what_a_dump_was_made_of(saved, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ltrb": True}, "made with ltrb=False, and here it is True; leave ltrb out"),
-        ({"images": ["c.jpg"]}, r"images=\['a b.jpg', 'c.jpg'\], and here .*\['c.jpg'\]"),
-        ({"include_iscrowd": False}, "include_iscrowd=True, and .* leave include_iscrowd out"),
+        ({"ltrb": True}, "made with ltrb=False, not True; leave out ltrb,"),
+        ({"images": ["c.jpg"]}, r"images=\['a b.jpg', 'c.jpg'\], not \['c.jpg'\]"),
+        ({"include_iscrowd": False}, "include_iscrowd=True, not .* leave out include_iscrowd"),
         ({"avoid_class_remapping": True}, "avoid_class_remapping"),
-        ({"size_threshold": 5.0}, "size_threshold=0.1, and here it is 5.0"),
-        ({"ratio": False}, "ratio=True, and here it is False"),  # explicit
+        ({"size_threshold": 5.0}, "size_threshold=0.1, not 5.0"),
+        ({"ratio": False}, "ratio=True, not False"),  # explicit
     ],
 )
 def test_other_options_than_those_of_a_dump_are_refused(options, words, saved, tmp_path):
@@ -420,7 +420,7 @@ def test_an_output_that_a_dump_lacks_is_named_with_its_option(name, saved):
 def test_other_annotations_than_those_of_a_dump_are_refused(saved, tmp_path):
     folder, source = saved
     (tmp_path / "a.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"is not what preprocessed_annotations=.* was made of"):
+    with pytest.raises(ValueError, match=r"is not the source of preprocessed_annotations="):
         same(folder, CocoOptions(), source)
     with pytest.raises(ValueError, match=r"annotations_file=.* cannot be given with"):
         same(write(tmp_path / "dali"), CocoOptions(), source)
@@ -432,9 +432,9 @@ def test_other_annotations_than_those_of_a_dump_are_refused(saved, tmp_path):
         ("labels.dat", "", "labels.dat has changed since the dump was made"),
         ("original_ids.dat", "", "original_ids.dat has changed"),
         ("boxes.dat", None, "boxes.dat has changed"),
-        ("made_of.json", "{}", "is not complete"),
-        ("made_of.json", "{", "is not complete"),
-        ("made_of.json", "[]", "is not complete"),
+        ("made_of.json", "{}", "is incomplete"),
+        ("made_of.json", "{", "is incomplete"),
+        ("made_of.json", "[]", "is incomplete"),
         ("made_of.json", '{"version": 9}', "or not of version 1"),
     ],
 )

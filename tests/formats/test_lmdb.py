@@ -160,19 +160,19 @@ def root(content):
 
 
 DAMAGED = {
-    "empty": (lambda it: b"", "it is no LMDB"),
-    "text": (lambda it: b"text\n" * 5000, "it is no LMDB: the magic number is missing"),
+    "empty": (lambda it: b"", "not an LMDB"),
+    "text": (lambda it: b"text\n" * 5000, "not an LMDB: the magic number is missing"),
     "big-endian": (
         lambda it: put(it, 16, value=it[16:20][::-1]),
-        "or of another byte order; dump",
+        "or in another byte order; dump",
     ),
     "32 bits": (
         lambda it: put(put(it, 12, value=it[16:20]), 16, value=b"\1\0\0\0"),
-        "it is of a machine of 32 bits",
+        "written by a 32-bit machine",
     ),
     "version": (
         lambda it: put(it, 20, PAGE + 20, value=struct.pack("<I", 999)),
-        "version 999, and LMDB 0.9 writes 1",
+        "version 999, not 1 as of LMDB 0.9",
     ),
     "several values": (lambda it: main(it, 4, "<H", 4), "several values each .MDB_DUPSORT"),
     "page size": (lambda it: put(it, 40, value=struct.pack("<I", 4097)), "page size is 4,097"),
@@ -185,7 +185,7 @@ DAMAGED = {
     "more depth": (lambda it: main(it, 6, "<H", 3), "is of another kind"),
     "entries": (
         lambda it: main(it, 32, "<Q", 301),
-        "it has 300 values, and its meta page says 301",
+        "it has 300 values, but its meta page says 301",
     ),
     "no root": (lambda it: main(it, 40, "<Q", 2**64 - 1), "its root is page 18,446"),
     "root beyond": (lambda it: main(it, 40, "<Q", 2**40), "its root is page 1,099,511,627,776"),
@@ -204,7 +204,7 @@ DAMAGED = {
     "twice": (lambda it: put(it, node(it, 1), value=it[node(it, 0) :][:4]), "is twice in the tree"),
     "named": (lambda it: put(it, leaf(it, 0) + 4, value=b"\2"), "it has databases with names"),
     "several": (lambda it: put(it, leaf(it, 0) + 4, value=b"\4"), "it has several values for a k"),
-    "value": (lambda it: put(it, leaf(it, 0), value=b"\0\x10"), "has a value that ends behind it"),
+    "value": (lambda it: put(it, leaf(it, 0), value=b"\0\x10"), "has a value beyond its end"),
 }
 
 
@@ -246,7 +246,7 @@ def test_databases_with_names_are_refused(options, tmp_path):
         named = database.open_db(b"named", **options)
         with database.begin(write=True, db=named) as transaction:
             transaction.put(b"key", b"value")
-    with pytest.raises(ValueError, match="databases with names; write the values into one without"):
+    with pytest.raises(ValueError, match="databases with names; write one database with a key"):
         pages.scan(os.fsencode(tmp_path / "data.mdb"))
 
 
@@ -376,14 +376,14 @@ def test_an_index_of_another_state_of_its_file_is_refused(change, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda it: b"", "is no index of an LMDB file"),
-        (lambda it: b"0 100\n", "is no index of an LMDB file; make the index anew"),
-        (lambda it: it[:8], "has layout 0, and this library reads 1"),
-        (lambda it: put(it, 8, value=b"\2"), "has layout 2, and this library reads 1"),
+        (lambda it: b"", "is not an index of an LMDB file"),
+        (lambda it: b"0 100\n", "is not an index of an LMDB file; rebuild the index"),
+        (lambda it: it[:8], "has layout 0, this release reads 1"),
+        (lambda it: put(it, 8, value=b"\2"), "has layout 2, this release reads 1"),
         (lambda it: it[:100], "is damaged"),
         (lambda it: it[:-12], "is damaged"),
         (lambda it: it + b"\0", "is damaged"),
-        (lambda it: put(it, 150, value=b"\xff"), "is damaged: it is cut short, or has another CRC"),
+        (lambda it: put(it, 150, value=b"\xff"), "is damaged: truncated, or with a wrong CRC"),
     ],
 )
 def test_a_damaged_index_is_refused_by_name(damage, message, tmp_path):

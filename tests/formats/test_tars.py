@@ -148,7 +148,7 @@ CONTENT = [("a.jpg", b"1" * 700), ("b.jpg", b"2")]
         (lambda content: content[: 512 + 699], "at 0: 700 bytes of data, but the file ends"),
         (lambda content: content[: 512 + 800], "at 0: 700 bytes of data, but the file ends"),
         (lambda content: content[:1540] + b"!" + content[1541:], "at 1,536: .*checksum is wrong"),
-        (lambda content: b"x" * 10240, "at 0: no header of a tar"),
+        (lambda content: b"x" * 10240, "at 0: not a tar header"),
         (lambda content: b"", "the file is empty"),
         (gzip.compress, "compressed with gzip; decompress it"),
         (bz2.compress, "compressed with bzip2; decompress it"),

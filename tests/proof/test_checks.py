@@ -415,7 +415,7 @@ def test_an_error_of_the_plain_read_is_no_difference(root, monkeypatch):
 def test_what_dali_cannot_read_has_no_result(tmp_path):
     (tmp_path / "class").mkdir()
     (tmp_path / "class" / "gone.jpg").symlink_to("/nowhere")
-    words = r"DALI's own reader, fn.readers.file fails: .*gone\.jpg"
+    words = r"DALI's own reader fn.readers.file fails: .*gone\.jpg"
     with pytest.raises(CannotCompareError, match=words):
         found(str(tmp_path))
 

@@ -21,7 +21,7 @@ BATCH = 16
 REASONS = {
     "missing": "No such file or directory",
     "cut": "JPEG: cut short (no EOI)",
-    "html": "it is of no known format",
+    "html": "its format is unknown",
     "empty": "it is empty",
     "broken disk": "Input/output error",
     "growing": "the file keeps changing its size while it is read",

@@ -119,7 +119,7 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
         "raw, too short": (
             [datum(b"abc", 1, False, (3, 2, 4))],
             {},
-            "2 x 4 x 3.* and has 3 by",
+            "2 x 4 x 3.* but has 3 by",
             True,
         ),
         "raw, no sizes": ([datum(RAW, 1, False)], {}, "is 0 x 0 x 0", True),
@@ -129,11 +129,11 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
         "empty": ([b""], {}, "its Datum has no label", False),
         "garbage": ([b"\xff\xff"], {}, "it ends within a field", True),
         "cut floats": ([datum(b"a", 1) + message(6, b"abc")], {}, "numbers are cut off", True),
-        "cut": ([datum(b"abcd", 1)[:-4]], {}, "longer than what it is in|within a field", True),
+        "cut": ([datum(b"abcd", 1)[:-4]], {}, "longer than its message|within a field", True),
         "raw and encoded": (
             [datum(RAW, 1, True), datum(RAW, 1, False, (3, 2, 4))],
             {},
-            r"the image is of uint8 and 3 dimensions, and that of sample 0: .* is of uint8 and 1 d",
+            r"image is of uint8 and 3 dimensions, but the first \(sample 0: .*\) is of uint8 and 1",
             True,
         ),
     },
@@ -167,9 +167,19 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
             "image is of type FLOAT, not STR",
             True,
         ),
-        "dimensions": ([tensor(BYTE, RAW, [24]) + LABEL], {}, r"dimensions \[24\] and 24", True),
-        "bytes": ([tensor(BYTE, RAW, [2, 4, 2]) + LABEL], {}, r"\[2, 4, 2\] and 24 bytes", True),
-        "negative": ([tensor(BYTE, RAW, [-4, -6]) + LABEL], {}, r"\[-4, -6\] and 24", False),
+        "dimensions": (
+            [tensor(BYTE, RAW, [24]) + LABEL],
+            {},
+            r"dimensions \[24\], not .* of 24",
+            True,
+        ),
+        "bytes": (
+            [tensor(BYTE, RAW, [2, 4, 2]) + LABEL],
+            {},
+            r"\[2, 4, 2\], not height.* of 24 bytes",
+            True,
+        ),
+        "negative": ([tensor(BYTE, RAW, [-4, -6]) + LABEL], {}, r"\[-4, -6\], not .* of 24", False),
         "INT64": ([IMAGE + tensor(INT64, [7])], {}, "label is of type INT64, not INT32 or F", True),
         "a string": ([IMAGE + IMAGE], {}, "its label is of type STRING", True),
         "two labels": (
@@ -200,7 +210,7 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
         "two types": (
             [IMAGE + LABEL, IMAGE + tensor(FLOAT, [7])],
             {},
-            "the label is of float32 and 1 dimension, and that of sample 0: .* is of int32",
+            r"the label is of float32 and 1 dimension, but the first \(sample 0: .*\) is of int32",
             True,
         ),
         "two kinds of images": (

@@ -216,9 +216,9 @@ def test_a_missing_file_is_refused_by_its_path(root):
     os.remove(root / "masks/a/2_mask.png")
     os.remove(root / "images/b/9.jpg")
     path = re.escape(f"{root}/masks/a/2_mask.png")
-    with pytest.raises(ValueError, match=rf"'{path}' is missing, .*'a/2' \(2 of 5 keys"):
+    with pytest.raises(ValueError, match=rf"'{path}' of key 'a/2' is missing \(2 of 5 keys"):
         of(root, 3)
-    with pytest.raises(ValueError, match=rf"'{path}' is missing, .*\(1 of 2 keys"):
+    with pytest.raises(ValueError, match=rf"'{path}' of key .* is missing \(1 of 2 keys"):
         of(root, 3, keys=["a/1", "a/2"])
     kept = ["a-b/1", "a/1", "b/10"]
     assert of(root, 3, missing="skip") == pairs(kept)
@@ -349,7 +349,7 @@ def test_a_check_names_the_file_that_is_bad(tmp_path):
         ({"keys": "empty.txt"}, ValueError, "keys in '{root}/empty.txt' must not be empty"),
         ({"keys": "nul.txt"}, ValueError, "keys in '{root}/nul.txt' must be .* without NUL"),
         ({"keys": "class.txt"}, ValueError, "of key 'a/1  1' in '{root}/class.txt' "),
-        ({"keys": ["a/1", ""]}, ValueError, "'{root}/images/.jpg' is missing, of key '' "),
+        ({"keys": ["a/1", ""]}, ValueError, "'{root}/images/.jpg' of key '' is missing"),
         ({"keys": "s3://bucket/keys"}, ValueError, "'s3://bucket/keys' is an object"),
         (
             {"keys": ["a/1"], "labels": [1, 2]},

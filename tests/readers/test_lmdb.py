@@ -83,7 +83,7 @@ def test_the_order_is_that_of_dalis_readers_of_containers(tmp_path):
 def test_a_database_without_values_counts_for_nothing_unless_it_is_the_only_one(tmp_path):
     empty, one = write_lmdb(tmp_path / "empty", []), write_lmdb(tmp_path / "one", [b"x"])
     assert outputs(1, path=[empty, one])[0] == [b"x"]
-    with pytest.raises(ValueError, match=r"path '.*empty/data.mdb', ...: there are no values"):
+    with pytest.raises(ValueError, match=r"path '.*empty/data.mdb', ... has no values"):
         outputs(path=[empty, empty])
 
 

@@ -117,7 +117,9 @@ def test_the_rate_is_an_output_of_wav(tmp_path, sound):
     assert data[0][2] == sound.read_bytes()
     assert rate == other == [("float32", (), np.float32(8000).tobytes())]
     path = manifests.recording(tmp_path / "b", 100, 8000, ("FLAC", "PCM_16")).path
-    with pytest.raises(RecordError, match=r"/b': .*m\.jsonl', line 1: it is no WAV with PCM"):
+    with pytest.raises(
+        RecordError, match=r"/b': .*m\.jsonl', line 1: segments .* need a WAV with PCM"
+    ):
         take(pipeline_of(tmp_path, [{KEY: path.name}], return_rate=True), 1)
 
 
@@ -139,22 +141,25 @@ def test_a_bad_segment_may_be_replaced(tmp_path, sound):
     (tmp_path / "b").write_bytes(b"no sound")
     lines = [{KEY: "a.wav"}, {KEY: "b", "duration": 0.1}]
     pipeline = pipeline_of(tmp_path, lines, on_error="replace", return_index=True)
-    with pytest.warns(UserWarning, match="it is no WAV"):
+    with pytest.warns(UserWarning, match="need a WAV with PCM"):
         found = [bytes(np.asarray(pipeline.run()[0][0])) for _ in range(2)]
     assert found == [sound.read_bytes()] * 2
 
 
 BAD = {
     "no object": ("[1]", "it is not one JSON object"),
-    "text": ("nonsense", "it is no JSON object: Expecting value"),
-    "byte order mark": ("\ufeff{}", "it has a byte order mark: save the file"),
+    "text": ("nonsense", "not a JSON object: Expecting value"),
+    "byte order mark": ("\ufeff{}", "it has a byte order mark; save the file"),
     "two objects": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}{}', "it is not one JSON object"),
     "NUL": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}\0', "it is not one JSON object"),
-    "cut short": ('{"p": "a.wav"', "it is no JSON object: Expecting"),
-    "no path": ('{"t": "", "n": 1, "x": 1}', "'p' must be text, and the line has none"),
+    "cut short": ('{"p": "a.wav"', "not a JSON object: Expecting"),
+    "no path": ('{"t": "", "n": 1, "x": 1}', "'p' must be text, but is missing in the line"),
     "empty path": ('{"p": ""}', "'p' must not be empty"),
-    "no text": ('{"p": "a.wav", "n": 1, "x": 1}', "'t' must be text, and the line has none"),
-    "no number": ('{"p": "a.wav", "t": "", "x": 1}', "'n' must be an integer of 64 bits, and the"),
+    "no text": ('{"p": "a.wav", "n": 1, "x": 1}', "'t' must be text, but is missing in the line"),
+    "no number": (
+        '{"p": "a.wav", "t": "", "x": 1}',
+        "'n' must be an integer of 64 bits, but is",
+    ),
     "a fraction": (
         '{"p": "a.wav", "t": "", "n": 1.0, "x": 1}',
         "'n' must be an integer .* not 1.0",
@@ -172,7 +177,7 @@ BAD = {
     ),
     "behind the end": (
         '{"p": "a.wav", "t": "", "n": 1, "x": 1, "offset": 0.26}',
-        "a.wav': the segment begins at frame 2,080, and the file has 2,000 frames at 8,000 Hz",
+        "a.wav': the segment begins at frame 2,080, but the file has 2,000 frames at 8,000 Hz",
     ),
 }
 

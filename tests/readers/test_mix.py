@@ -276,7 +276,7 @@ def test_columns_are_mixed(roots):
         assert len(readers.mix({"a": {"files": [["x"]]}}, reader="columns")) == 1  # a tuple
     with pytest.raises(ValueError, match="same names of outputs in files, in one order"):
         mixture(a=source("a", "image", "mask"), b=source("b", "mask", "image"))
-    with pytest.raises(ValueError, match="samples are not of one kind"):
+    with pytest.raises(ValueError, match="have different kinds of samples"):
         readers.mix(
             {name: {"files": [["x"]] * count} for name, count in (("a", 1), ("b", 2))},
             reader="columns",

@@ -44,7 +44,7 @@ def test_lines_that_dali_skips_are_skipped_and_named(sound):
     good = [f'{{"{KEY}": @, "text": "{number}"}}' for number in range(3)]
     manifest = manifest_of(sound, [good[0], *SKIPPED, "", "  ", good[1], good[2]])
     expected = batches(fn.readers.nemo_asr, manifest)
-    words = rf"{len(SKIPPED)} lines are no JSON object with .*, and skipped: 2, 3, 4, 5, 6, \.\.\."
+    words = rf"{len(SKIPPED)} lines are skipped, without a JSON object .*: 2, 3, 4, 5, 6, \.\.\."
     with pytest.warns(ManifestLinesSkipped, match=words):
         assert batches(readers.nemo_asr, manifest) == expected
 
@@ -89,8 +89,8 @@ REFUSED = {
     "path: a number": ('{"%s": 5}', "must be text, not 5"),
     "path: null": ('{"%s": null}', "must be text, not null"),
     "path: a list": ('{"%s": [@]}', "must be text, not "),
-    "path: without an end": ('{"%s": "a.wav', "it is no JSON object: Unterminated string"),
-    "path: a tab": ('{"%s": "a\tb"}', "it is no JSON object: Invalid control character"),
+    "path: without an end": ('{"%s": "a.wav', "not a JSON object: Unterminated string"),
+    "path: a tab": ('{"%s": "a\tb"}', "not a JSON object: Invalid control character"),
     "text: null": ('{"%s": @, "text": null}', "'text' must be text, not null"),
     "text: a number": ('{"%s": @, "text": 5}', "'text' must be text, not 5"),
     "text: true": ('{"%s": @, "text": true}', "'text' must be text, not true"),
@@ -106,16 +106,16 @@ REFUSED = {
     "duration: digits": ('{"%s": @, "duration": ' + "9" * 400 + "}", "too large"),
     "duration: more digits": ('{"%s": @, "duration": ' + "9" * 5000 + "}", "a number, not Inf"),
     "offset: text": ('{"%s": @, "offset": "x"}', "'offset' must be a number, not"),
-    "offset: behind the end": ('{"%s": @, "offset": 2}', "begins at frame 16,000, and .* 2,000"),
-    "offset: one frame behind": ('{"%s": @, "offset": 0.250125}', "begins at frame 2,001, and"),
-    "offset: at infinity": ('{"%s": @, "offset": 1e308}', "and the file has 2,000"),
-    "offset: far behind": ('{"%s": @, "offset": 1e300, "duration": 1}', "and the file has 2,000"),
-    "a comma at the end": ('{"%s": @,}', "it is no JSON object: "),
-    "without an end": ('{"%s": @', "it is no JSON object: Expecting"),
-    "quotes": ("{'%s': @}", "it is no JSON object: Expecting property name"),
-    "several lines": ('{\n"%s": @\n}', "it is no JSON object: "),
-    "another value": ('{"x": [1,,2], "%s": @}', "it is no JSON object: Expecting value"),
-    "very deep": ('{"x": ' + "[" * 100_000 + '1, "%s": @}', "recursion|no JSON object"),
+    "offset: behind the end": ('{"%s": @, "offset": 2}', "begins at frame 16,000, but .* 2,000"),
+    "offset: one frame behind": ('{"%s": @, "offset": 0.250125}', "begins at frame 2,001, but"),
+    "offset: at infinity": ('{"%s": @, "offset": 1e308}', "but the file has 2,000"),
+    "offset: far behind": ('{"%s": @, "offset": 1e300, "duration": 1}', "but the file has 2,000"),
+    "a comma at the end": ('{"%s": @,}', "not a JSON object: "),
+    "without an end": ('{"%s": @', "not a JSON object: Expecting"),
+    "quotes": ("{'%s': @}", "not a JSON object: Expecting property name"),
+    "several lines": ('{\n"%s": @\n}', "not a JSON object: "),
+    "another value": ('{"x": [1,,2], "%s": @}', "not a JSON object: Expecting value"),
+    "very deep": ('{"x": ' + "[" * 100_000 + '1, "%s": @}', "recursion|not a JSON object"),
 }
 
 
@@ -130,13 +130,13 @@ def test_what_dali_dies_of_or_loses_is_refused_by_line(line, says, sound):
 @pytest.mark.parametrize("lines", [[], ["", "\n"], [f'{{"{KEY}": @, "duration": 0.1}}']])
 def test_no_sample_is_refused(lines, sound):
     manifest = manifest_of(sound, lines)
-    with pytest.raises(ValueError, match=r"no line of '.*m\.json' has a sample, of a duration"):
+    with pytest.raises(ValueError, match=r"no line of '.*m\.json' has a sample with a duration"):
         readers.nemo_asr(manifest_filepaths=manifest, min_duration=0.2)
 
 
 def test_a_manifest_without_a_path_is_refused_without_words_about_durations(sound):
     with (
-        pytest.warns(ManifestLinesSkipped, match=r"1 line is no JSON object .*, and skipped: 1$"),
+        pytest.warns(ManifestLinesSkipped, match=r"1 line is skipped, without a JSON .*: 1$"),
         pytest.raises(ValueError, match=r"has a sample$"),
     ):
         readers.nemo_asr(manifest_filepaths=manifest_of(sound, ["x"]))
@@ -202,7 +202,7 @@ CODED = [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("WAV", "PCM_16
 def test_a_segment_behind_the_end_is_refused_where_the_file_is_read(kind, sound, tmp_path):
     path, *_ = manifests.recording(tmp_path / "b", 50_000, 8000, kind, 2)
     manifest = manifest_of(sound, [{KEY: str(path), "offset": 10, "duration": 1}, {KEY: sound}])
-    wrong = rf"m\.json', line 1: '{path}': .*frame 80,000, and .* 50,000 frames"
+    wrong = rf"m\.json', line 1: '{path}': .*frame 80,000, but .* 50,000 frames"
     says = wrong if kind[0] == "WAV" else r"fn\.slice"
     for given in ({}, {"sample_rate": 16000}):
         with pytest.raises((ValueError, RuntimeError), match=says):

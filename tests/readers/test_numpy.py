@@ -138,7 +138,7 @@ def test_fill_values_are_within_the_limits_of_the_type(tmp_path):
     # DALI fills arrays in Fortran order with 0 here: it converts the limit to float32 and back.
     np.save(path, np.zeros((2, 2), np.uint32, order="F"))
     assert one(path, **pad, fill_value=1e30)[0, 0] == 2**32 - 1
-    with pytest.raises(RecordError, match="fill_value must be a number, as the array is of uint32"):
+    with pytest.raises(RecordError, match="fill_value must be a number for an array of uint32"):
         one(path, **pad, fill_value=float("nan"))
 
 
@@ -250,33 +250,33 @@ GOOD = content_of(np.ones((3, 4), np.float32))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it is no .npy file of version 1 to 3: it begins with b''"),
-        (b"\x93NUM", "it is no .npy file"),
-        (b"\xff\xd8\xff\xe0" * 100, "it is no .npy file"),
-        (GOOD[:6], "it is no .npy file of version 1 to 3"),
-        (GOOD[:8], "its header has 10 bytes, and the file 8; it is cut short"),
-        (GOOD[:9], "its header has 128 bytes, and the file 9; it is cut short"),
-        (GOOD[:100], "its header has 128 bytes, and the file 100; it is cut short"),
-        (GOOD[:-1], r"of float32 and 2 dimensions .* needs 176 bytes, and the file has 175; .*cut"),
+        (b"", "it is not a .npy file of version 1 to 3: it begins with b''"),
+        (b"\x93NUM", "it is not a .npy file"),
+        (b"\xff\xd8\xff\xe0" * 100, "it is not a .npy file"),
+        (GOOD[:6], "it is not a .npy file of version 1 to 3"),
+        (GOOD[:8], "its header has 10 bytes, and the file 8; the file is damaged"),
+        (GOOD[:9], "its header has 128 bytes, and the file 9; the file is damaged"),
+        (GOOD[:100], "its header has 128 bytes, and the file 100; the file is damaged"),
+        (GOOD[:-1], r"of float32 and 2 dim.* needs 176 bytes, but the file has 175; .*truncated"),
         (header("x" * 70_000, b"\x02\x00", "<I"), "its header has 70,012 bytes"),
         (shaped(f"({'1, ' * 33})"), "has more than 32 dimensions"),
         (header("{" * 5000), "its header is not valid"),
         (header("-" * 9000 + "1"), "its header is not valid"),
         (header("{'descr': '<f4'}"), "its header is not valid"),
         (header(""), "its header is not valid"),
-        (b"\x93NUMPY\x04\x00" + shaped("(1,)")[8:], "it is no .npy file of version 1 to 3"),
+        (b"\x93NUMPY\x04\x00" + shaped("(1,)")[8:], "it is not a .npy file of version 1 to 3"),
         (shaped("(-1,)"), r"its shape \(-1,\) is impossible"),
         (shaped(f"({2**62}, 8)"), "its shape .* is impossible"),
         (shaped(f"({2**62}, 8, 0)"), "its shape .* is impossible"),
         (shaped(f"({2**70},)"), "its shape .* is impossible"),
-        (shaped("(1000000000000,)"), "needs 4,000,000,000,0.. bytes, and the file has"),
+        (shaped("(1000000000000,)"), "needs 4,000,000,000,0.. bytes, but the file has"),
         (shaped("3"), "its header is not valid"),
         (shaped("(1.5,)"), "its header is not valid"),
         (shaped("(1,)", order="'x'"), "its header is not valid"),
         (shaped("(1,)", "'>f4'"), "its elements are >f4; .*little-endian"),
         (
             shaped("(1,)", "'<c8'"),
-            "its elements are complex64; save it as a type that DALI has: bool",
+            "its elements are complex64; save them as a type of DALI: bool",
         ),
         (shaped("(1,)", "'<f16'"), "its elements are (float128|longdouble)"),
         (shaped("(1,)", "'<U3'"), "its elements are <U3; save"),
@@ -303,8 +303,8 @@ def test_a_file_that_is_no_array_is_named(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (np.ones((3, 4), np.int32), "is of int32 and 2 dimensions, and that of '.*0.npy'"),
-        (np.ones(3, np.float32), "is of float32 and 1 dimension, and .* is of float32 and 2 dim"),
+        (np.ones((3, 4), np.int32), r"is of int32 and 2 dimensions, but the first \('.*0.npy'\)"),
+        (np.ones(3, np.float32), "is of float32 and 1 dimension, but .* is of float32 and 2 dim"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(arrays, other, message):
@@ -342,7 +342,7 @@ def test_headers_that_numpy_writes_and_dali_does_not_read_are_read(tmp_path):
 def test_a_region_that_is_too_large_is_refused(arrays, region):
     """DALI dies of it (SIGSEGV)."""
     with pytest.raises(
-        RecordError, match=r"the shape \(.* does not fit into memory; correct the roi"
+        RecordError, match=r"the region of shape \(.* does not fit into memory; correct the roi"
     ):
         one(arrays, **region, out_of_bounds_policy="pad")
 
@@ -351,7 +351,7 @@ def test_a_wrong_first_file_may_be_corrected(arrays):
     np.save(arrays[0], np.ones(3, np.int32))
     pipeline = build(readers.numpy, 10, {}, files=arrays)
     for _ in range(2):
-        with pytest.raises(RecordError, match="of int32 and 1 dimension; all must have one"):
+        with pytest.raises(RecordError, match="of int32 and 1 dimension; all must have the"):
             pipeline.run()
     shutil.copy(arrays[1], arrays[0])
     found = []

@@ -223,7 +223,7 @@ def test_a_range_beyond_its_file_is_refused_with_sample_and_file(data, offset, s
     monkeypatch.setattr(ranges, "_PART", 5)
     data.offsets[17], data.sizes[17], data.ids[17] = offset, size, 0
     data.offsets[20], data.ids[20] = 2**50, 0
-    message = rf"sample 17: {size:,} bytes at {offset:,}, and '.*0.bin' has 9,000 bytes"
+    message = rf"sample 17: {size:,} bytes at {offset:,}, but '.*0.bin' has 9,000 bytes"
     with pytest.raises(ValueError, match=message):
         pipeline_of(**data.arguments())
 

@@ -109,7 +109,7 @@ OWN: dict[str, list[Row]] = {
         ({"images": [5]}, "images must be str, bytes or os.PathLike, not 5"),
         ({"images": [b"\xff.bin"]}, "images must be UTF-8, as DALI's .*xff.bin"),
         ({"images": {"a"}}, "images must be one value or a list"),
-        ({"images": ["0.bin", "x"]}, "images has 'x', which is no file_name"),
+        ({"images": ["0.bin", "x"]}, "images has 'x', which is not a file_name"),
     ],
     "columns": [
         ({"files": 5}, "files must be one value or a list, not 5"),
@@ -117,7 +117,7 @@ OWN: dict[str, list[Row]] = {
         ({"files": {}}, "files must have an entry for each output, .* not {}"),
         (
             {"files": ["a.jpg"]},
-            r"files\[0\] must have one {}, for the key of a sample: 'a.jpg'; or be a list of files",
+            r"files\[0\] must have one {}, for the key of a sample, not 'a.jpg'; or give a list of",
         ),
         ({"files": ["{}.a", "{}/{}"]}, r"files\[1\] must have one {}, .*'{}/{}'"),
         ({"files": {"left": "l"}}, r"files\['left'\] must have one {}"),
@@ -210,7 +210,7 @@ OWN: dict[str, list[Row]] = {
         ({"offsets": []}, "offsets must not be empty"),
         ({"sizes": [5] * 22}, "sizes must match offsets: 22 values for 23"),
         ({"file_ids": [0] * 24}, "file_ids must match offsets: 24 values for 23"),
-        ({"file_ids": None}, "file_ids must be given: there are 3 files"),
+        ({"file_ids": None}, "file_ids must be given, because there are 3 files"),
         ({"file_ids": [3] * 23}, r"file_ids must be from 0 to 2, .* not 3 \(sample 0\)"),
         ({"file_ids": [0] * 22 + [-1]}, r"file_ids must be from 0 to .* not -1 \(sample 22\)"),
         ({"labels": [1] * 22}, "labels must be one for each sample: 22 for 23"),

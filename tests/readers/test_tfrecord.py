@@ -157,9 +157,19 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write):
         (STRING, WORD, {"a": bytes_feature([])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": int64_feature([1])}, "it has no string in the feature 'a'"),
         (STRING, WORD, {"a": b""}, "it has no string in the feature 'a'"),
-        (VarLenFeature(int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have; it"),
-        (FixedLenFeature([1], int64, 0), ONE, {"b": b""}, "no feature 'a', and other records have"),
-        (NUMBER, ONE, {"a": int64_feature([1, 2])}, "'a' has 2 values, and its FixedLenFeature 1"),
+        (
+            VarLenFeature(int64, 0),
+            ONE,
+            {"b": b""},
+            "feature 'a', but other records have one; it",
+        ),
+        (
+            FixedLenFeature([1], int64, 0),
+            ONE,
+            {"b": b""},
+            "no feature 'a', but other records have",
+        ),
+        (NUMBER, ONE, {"a": int64_feature([1, 2])}, "'a' has 2 values, but its FixedLenFeature 1"),
         (VarLenFeature([1, 2], int64, 0), TWO, {"a": int64_feature([1])}, "1 values, not a mul"),
     ],
 )
@@ -177,7 +187,7 @@ def test_a_feature_that_only_some_batches_have_is_refused(has, write):
     path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
     pipeline = build(1, path=path, features={"a": VarLenFeature(int64, 0)})
     with pytest.raises(
-        RecordError, match=r"it has .*'a', and other records (have|do not)"
+        RecordError, match=r"it has .*'a', but other records (have one|do not)"
     ) as error:
         for _ in range(8):
             pipeline.run()
@@ -229,8 +239,8 @@ def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("0 15", "sample 0: 15 bytes at 0: a record has 16 bytes at least; make the index anew"),
-        ("0 0", "sample 0: 0 bytes at 0: a record has 16 bytes at least"),
+        ("0 15", "sample 0: 15 bytes at 0: a record has at least 16 bytes; rebuild the index"),
+        ("0 0", "sample 0: 0 bytes at 0: a record has at least 16 bytes"),
         ("0 30", "its header says .* bytes of data"),
         ("0 46", "its header says 31 bytes of data"),
         ("3 40", "its header says .* bytes of data"),
@@ -248,9 +258,7 @@ def test_an_index_of_another_file_is_noticed_when_a_record_is_read(index, messag
 
 def test_a_record_that_is_no_example_is_named(write):
     pipeline = build(path=write(FINE, FINE[:-1]))
-    message = (
-        "sample 1: 46 bytes at 47: it is no tf.train.Example: .* byte 2.*; write the file anew"
-    )
+    message = "sample 1: 46 bytes at 47: not a tf.train.Example: .* byte 2.*; write the file again"
     for _ in range(2):  # it does not go on to another batch
         with pytest.raises(RecordError, match=message):
             pipeline.run()
@@ -264,14 +272,14 @@ def test_a_record_that_is_no_example_is_named(write):
     [
         (
             "0 47\n1 47\n",
-            "line 2: 47 bytes at 1 of '.*x.tfrecord', which has 47 bytes; make the index",
+            "line 2: 47 bytes at 1 of '.*x.tfrecord', which has 47 bytes; rebuild the index",
         ),
         ("-3 5\n", "line 1: 5 bytes at -3"),
         ("0 47\n3 -2\n", "line 2: -2 bytes at 3"),
         ("9223372036854775806 9\n", "line 1: 9 bytes at 9,223,372,036,854,775,806"),
-        ("", "there are no records: no index begins with two integers"),
-        ("12", "there are no records: no index begins with two integers"),
-        ("offset size\n0 47", "there are no records: no index begins with two integers"),
+        ("", "has no records: no index begins with two integers"),
+        ("12", "has no records: no index begins with two integers"),
+        ("offset size\n0 47", "has no records: no index begins with two integers"),
     ],
 )
 def test_an_index_that_lies_is_refused(text, message, write, tmp_path):
@@ -319,13 +327,13 @@ def test_an_index_that_is_made_is_that_of_the_records(size, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "there are no records: the files are empty"),
+        (b"", "has no records: the files are empty"),
         (tf_record(FINE) + tf_record(FINE)[:-1], r"record 1 at 47 goes beyond the end of the file"),
         (tf_record(FINE) + tf_record(FINE)[:11], r"record 1 at 47 goes beyond the end of the file"),
         (tf_record(FINE) + b"\n", r"record 1 at 47 goes beyond the end of the file at 48"),
         (
             gzip.compress(tf_record(FINE), mtime=0),
-            "record 0 at 0 goes .* cut off, compressed or no TFRecord",
+            "record 0 at 0 goes .* truncated, compressed or not a TFRecord",
         ),
         (b"\xff" * 100, "record 0 at 0 goes beyond the end of the file at 100"),
     ],

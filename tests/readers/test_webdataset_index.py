@@ -22,29 +22,29 @@ WRONG_FORM = [
     ("v1.2 3", "v1.2 -3", "line 1: expected v1.1 or v1.2"),
     ("v1.2 3", "", "line 1: expected v1.1 or v1.2"),
     ("v1.2 3", "\0\x1f\x8b" * 3000, "line 1: expected v1.1 or v1.2"),
-    ("v1.2 3", "v1.2 4", "line 5: there is no such line: line 1 says 4 samples"),
+    ("v1.2 3", "v1.2 4", "line 5: the line is missing: line 1 says 4 samples"),
     ("v1.2 3", "v1.1 3", "line 2: expected extension, offset, size of each component"),
     ("v1.2 3\n", "v1.2 3\n\n", "line 2: expected extension, offset, size and name"),
     ("1536 4 1.cls", "1536 4", "line 2: expected extension, offset, size and name"),
-    ("4608", "4609", "line 3: an offset is no multiple of 512"),
+    ("4608", "4609", "line 3: an offset is not a multiple of 512"),
     ("4608", "-512", "line 3: an offset or a size is negative"),
     ("4 3.cls", "-4 3.cls", "line 4: an offset or a size is negative"),
     ("4608 4", "4608 4.0", r"line 3: b'4.0' should be a number"),
     ("4608 4", "4_608 4", r"line 3: b'4_608' should be a number"),
     ("4608 4", "0x1200 4", r"line 3: b'0x1200' should be a number"),
     ("4608 4", "99999999999999999999 4", "line 3: "),
-    ("7680", "7681", "line 4: an offset is no multiple"),
+    ("7680", "7681", "line 4: an offset is not a multiple"),
 ]
 WRONG_COMPONENTS = [
     ("cls 7680", "csv 7680", "line 4: nothing for 'cls'"),
-    ("cls 7680 4", "cls 7680 5", "line 4: 5 bytes for 'cls', no multiple of the size of int16"),
+    ("cls 7680 4", "cls 7680 5", "line 4: 5 bytes for 'cls', not a multiple of the size of int16"),
 ]
 CONTRADICTIONS = [
     ("7680 4", "7680 99998", "line 4: 99,998 bytes at 7,680, but the tar has 10,240"),
     ("4608 4", "10752 4", "line 3: 4 bytes at 10,752, but the tar has 10,240"),
     ("4608 4", "4608 922337203685477580", "line 3: 922,3.* but the tar has 10,240"),
     ("512 3", "512 4", "line 2: 4 bytes at 512, but the file there has 3 bytes"),
-    ("512 3", "0 3", "line 2: 3 bytes at 0, but no header of a tar is there"),
+    ("512 3", "0 3", "line 2: 3 bytes at 0, but there is no tar header"),
     ("512 3", "1024 3", "line 2: .*checksum is wrong"),
     ("7680 4 3.cls", "7680 4 4.cls", "line 4: 4 bytes at 7,680, but the file there is '3.cls'"),
     ("7680 4", "7680 8", "line 4: 8 bytes at 7,680, but the file there has 4 bytes"),
@@ -70,7 +70,7 @@ def test_a_wrong_index_is_refused_by_line(tar, index, old, new, message, at_once
 @pytest.mark.parametrize("number", ["512.0", "5_12", "0x200", "512-", "+", "1" * 25])
 def test_a_number_of_another_form_is_refused_among_regular_lines(tar, index, number):
     index.write_text(f"v1.1 3\njpg 512 3\njpg {number} 3\njpg 512 3\n")
-    with pytest.raises(ValueError, match=rf"a\.idx', line 3: .*{re.escape(number)}|no multiple"):
+    with pytest.raises(ValueError, match=rf"a\.idx', line 3: .*{re.escape(number)}|not a multiple"):
         find([tar], [index], [b"jpg"])
 
 

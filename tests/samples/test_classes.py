@@ -126,8 +126,7 @@ def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme, expected):
 def test_a_store_without_samples_is_refused_with_root_and_filters():
     refusal = (
         r"^no files found under 's3://b/t' as CLASS/FILE: 1 classes pass dir_filters=\['a'\], "
-        r"and none of the 3 "
-        r"objects in these, or in no class, passes file_filters='\*.png'$"
+        r"and none of 3 objects in them or in the root passes file_filters='\*.png'$"
     )
     shelf = Shelf(b"a/1.jpg", b"b/1.png", b"c")
     with pytest.raises(ValueError, match=refusal):
@@ -141,5 +140,5 @@ def test_a_web_server_as_root_is_refused(root):
 
 
 def test_a_url_as_root_needs_a_backend_that_lists():
-    with pytest.raises(ValueError, match="file_root 's3://b': the backend does not list objects"):
+    with pytest.raises(ValueError, match="file_root 's3://b': the backend cannot list objects"):
         discovery.discover(file_root="s3://b")

@@ -195,7 +195,7 @@ def test_a_directory_and_its_tree_give_what_dali_finds(classes, plain, arguments
 def test_names_of_a_tree_belong_to_its_root():
     found = discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}))
     assert (found.root, found.path(0)) == (b"/data", b"/data/c/a.jpg")
-    with pytest.raises(ValueError, match=r"no files found under '/data': 0 of its .*'x'"):
+    with pytest.raises(ValueError, match=r"found under '/data' as CLASS/FILE: 0 directories .*'x'"):
         discovery.from_tree(MemoryTree(b"/data", {b"c": [b"a.jpg"]}), dir_filters="x")
 
 

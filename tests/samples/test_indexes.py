@@ -84,7 +84,7 @@ def test_the_place_of_the_index_does_not_matter(root, tmp_path, monkeypatch):
     [
         (
             {"file_filters": "*.png"},
-            r"file_filters=\['\*.png'\], and index .* made with .*'\*.jpg'",
+            r"file_filters=\['\*.png'\], but index .* made with .*'\*.jpg'",
         ),
         ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
         ({"case_sensitive_filter": True}, "or make another index"),
@@ -127,7 +127,7 @@ def test_the_command_reports_what_it_has_done(root, capsys):
     made.write_bytes(damaged)
     status, output, error = run(capsys, made, root / "nothing", "--verify")
     assert (status, output) == (1, "")
-    assert f"index '{made}' is damaged: its column 'labels' has another CRC-32" in error
+    assert f"index '{made}' is damaged: column 'labels' has a wrong CRC-32" in error
     assert f"No such file or directory: '{root / 'nothing'}'" in error
 
 
@@ -153,22 +153,22 @@ def test_a_terminal_shows_that_it_is_listing(root):
 
 def test_a_wrong_command_is_refused(root, capsys):
     for wrong, what in [
-        ([root], "have one index: index ROOT -o INDEX"),
-        ([root, root, "-o", "x"], "have one index"),
-        ([root, "--verify"], "have one index"),
-        ([root, "-o", root], f"-o '{root}' must be a file, in a directory"),
-        ([root, "-o", "s3://bucket/x"], "-o 's3://bucket/x' must be a file, in a directory"),
-        ([root, "-o", root / "no" / "x"], "no/x' must be a file, in a directory"),
-        ([root, "-o", "/dev/null"], "-o '/dev/null' must be a file, in a directory"),
+        ([root], "gets one index; give one ROOT and -o INDEX"),
+        ([root, root, "-o", "x"], "gets one index"),
+        ([root, "--verify"], "gets one index"),
+        ([root, "-o", root], f"-o '{root}' must be a file in a writable directory"),
+        ([root, "-o", "s3://bucket/x"], "-o 's3://bucket/x' must be a file in a writable"),
+        ([root, "-o", root / "no" / "x"], "no/x' must be a file in a writable directory"),
+        ([root, "-o", "/dev/null"], "-o '/dev/null' must be a file in a writable directory"),
         ([root / "high.jpg", "--verify", "-o", "x"], "--verify writes nothing; leave out -o"),
-        ([root / "high.jpg", "--file-filters", "*"], "are for a ROOT, and"),
+        ([root / "high.jpg", "--file-filters", "*"], "need a ROOT, and"),
         ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
     ]:
         status, _, error = run(capsys, *wrong)
         assert (status, what in error) == (2, True), error
     for failing, what in [
         ([root, "-o", root / "x", "--file-filters", "*.gif"], "no files found under"),
-        ([root, "-o", root / "x", "--backend-option", "lanes=2"], "only a URL has a backend"),
+        ([root, "-o", root / "x", "--backend-option", "lanes=2"], "is only for a URL"),
     ]:
         status, output, error = run(capsys, *failing)
         assert (status, output, what in error) == (1, "", True), error

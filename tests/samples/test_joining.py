@@ -62,7 +62,7 @@ def test_ranges_are_in_the_files_of_their_source():
 
 def test_listed_and_named_objects_are_not_mixed():
     listed = replace(catalog(b"s3://b", b"x"), versions=np.array([b"v1"]))
-    with pytest.raises(ValueError, match="only the objects of one of them are listed"):
+    with pytest.raises(ValueError, match="only one of them has a listing"):
         join({"a": listed, "b": catalog(b"s3://b", b"y")}, "own")
 
 

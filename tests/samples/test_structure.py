@@ -55,8 +55,8 @@ BAD = {
     "zeros at the end": (JPEG[:-500] + bytes(500), "no EOI"),
     "half with a thumbnail": (THUMBNAIL + JPEG[2:900], "no EOI"),
     "header": (JPEG[:100], "beyond its end"),
-    "SOI": (JPEG[:2], "within its headers"),
-    "no marker": (JPEG[:2] + b"x" + JPEG[2:], "no marker"),
+    "SOI": (JPEG[:2], "in its headers"),
+    "no marker": (JPEG[:2] + b"x" + JPEG[2:], "a marker is missing"),
     "no frame": (b"\xff\xd8\xff\xda\0\2\xff\xd9", "no frame"),
     "no size": (b"\xff\xd8\xff\xc0\0\x08\x08\0\0\0\1\1\xff\xda\0\2\xff\xd9", "no frame"),
     "png": (PNG[: len(PNG) // 2], "no IEND"),
@@ -66,10 +66,10 @@ BAD = {
     "wav": (WAV[:500], "shorter"),
     "wav header": (WAV[:30], "no data"),
     "empty": (b"", "empty"),
-    "html": (b"<html>404</html>", "no known format"),
+    "html": (b"<html>404</html>", "format is unknown"),
     "zeros": (bytes(4096), "zeros"),
     "hole": (bytes(4096) + JPEG[4096:], "zeros"),
-    "gif": (picture("GIF"), "no known format"),
+    "gif": (picture("GIF"), "format is unknown"),
 }
 
 

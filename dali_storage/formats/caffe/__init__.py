@@ -1,1 +1,1 @@
-"""Records of Caffe and Caffe2, which are messages of protobuf in LMDB files."""
+"""Records of Caffe and Caffe2: messages of protobuf in LMDB files."""

@@ -37,14 +37,14 @@ class Datum(Format):
     labels = False
 
     def __init__(self, image: bool, label: bool) -> None:
-        """`image`, `label`: whether it is wanted, and must be there."""
+        """`image`, `label`: whether the output is wanted and required."""
         self._image, self._label = image, label
         label_output = Output(np.dtype(np.int32))
         self.outputs = [Output(UINT8, None)] * image + [label_output] * label
         self._kind = OneKind("the image")
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Images, uint8, and labels, int32; raises RecordError for a record without them."""
+        """Return images, uint8, and labels, int32; raise RecordError for a record without them."""
         found = parsed(catalog, delivered, views, self.parse)
         outputs: list[Contents] = []
         if self._image:
@@ -57,12 +57,12 @@ class Datum(Format):
         return outputs
 
     def parse(self, b: memoryview) -> _Found:
-        """What is wanted of a Datum. Of a field that is given twice, the last one counts.
+        """Parse the wanted fields of a Datum. The last one of repeated fields counts.
 
         Raises:
-            ValueError: it is none, lacks what is wanted, or an image that is not encoded is not of
-                its size.
-            IndexError: it ends within a field.
+            ValueError: the record is not a Datum, lacks a wanted field, or a raw image does not
+                have its size.
+            IndexError: the record ends within a field.
         """
         data, label, encoded, sizes = None, None, True, [0, 0, 0]
         for tag, start, stop in fields(b, 0, len(b), NESTED):
@@ -89,5 +89,5 @@ def _shape(nbytes: int, channels: int, height: int, width: int) -> tuple[int, in
     # As in DALI: Caffe means (channels, height, width), and the bytes are in that order.
     if min(height, width, channels) < 0 or height * width * channels != nbytes:
         what = f"its image is {height} x {width} x {channels} (height, width, channels)"
-        raise ValueError(f"{what} and has {nbytes:,} bytes; write the record anew")
+        raise ValueError(f"{what} but has {nbytes:,} bytes; write the record again")
     return height, width, channels

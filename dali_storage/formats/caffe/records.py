@@ -1,4 +1,4 @@
-"""What records of Caffe and Caffe2 have in common: messages that are parsed one by one."""
+"""Common parts of records of Caffe and Caffe2: messages, parsed one by one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class Image(NamedTuple):
-    """Where an image is in its record, in bytes, and its shape; (size,) if it is encoded."""
+    """The place of an image in its record, in bytes, and its shape; (size,) if encoded."""
 
     start: int
     size: int
@@ -26,11 +26,11 @@ class Image(NamedTuple):
 def parsed(
     catalog: Catalog, delivered: IntArray, views: Views, parse: Callable[[memoryview], _T]
 ) -> list[_T]:
-    """What `parse` finds in each record.
+    """Call `parse` with each record, and return the results.
 
     Raises:
-        RecordError: `parse` raises a ValueError, which says what to do, a MalformedError, or an
-            IndexError: it ends within a field.
+        RecordError: `parse` raises a ValueError, which has the remedy, a MalformedError, or, for a
+            record that ends within a field, an IndexError.
     """
     found: list[_T] = []
     for record in views.slices():
@@ -40,13 +40,13 @@ def parsed(
             sample = int(delivered[len(found)])
             what = "it ends within a field" if isinstance(error, IndexError) else str(error)
             if isinstance(error, (IndexError, MalformedError)):
-                what += "; write the record anew"
+                what += "; write the record again"
             raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}") from None
     return found
 
 
 def images(views: Views, places: Sequence[Image]) -> Contents:
-    """The images of n records: parts of the buffer, or copies if they are small and equal."""
+    """Return the images of n records: parts of the buffer, or copies if small and equal."""
     starts, sizes, shapes = zip(*places, strict=True)
     contents = Views(views.buffer, views.offsets + np.array(starts), np.array(sizes)).contents()
     shape = shapes[0]

@@ -5,7 +5,7 @@ A TensorProtos has tensors, `repeated TensorProto protos = 1`, and a TensorProto
     dims 1 (int64), data_type 2 (by default FLOAT), float_data 3, int32_data 4, byte_data 5,
     string_data 6, double_data 9, int64_data 10
 
-of which numbers are repeated, packed or not, and strings are repeated.
+Numbers are repeated, packed or not, and strings are repeated.
 
 [1] https://github.com/pytorch/pytorch/blob/v2.0.0/caffe2/proto/caffe2.proto
 """
@@ -39,14 +39,14 @@ _VARINTS, _WORDS = {10, 34, 82}, {26: 4, 74: 8}  # of packed numbers; and bytes 
 
 
 class _Tensor(NamedTuple):
-    """A TensorProto in a record: its type, and where the contents of its fields are."""
+    """A TensorProto in a record: its type, and the places of its fields' contents."""
 
     b: memoryview
     kind: int
     fields: list[tuple[int, int, int]]
 
     def places(self, tags: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Where the contents of all fields with one of these tags start and stop."""
+        """Return the start and stop of the contents of all fields with one of these tags."""
         return [(start, stop) for tag, start, stop in self.fields if tag in tags]
 
 
@@ -58,7 +58,7 @@ class TensorProtos(Format):
     labels = False
 
     def __init__(self, image: bool, label: bool, single: bool, more: int, box: bool) -> None:
-        """Which tensors there are, `more`: how many; `single`: whether a label is one number."""
+        """Set the expected tensors, `more` additional ones; `single`: a label is one number."""
         numbers = partial(_numbers, kinds=[INT32, FLOAT])
         every: list[tuple[str, Callable[[_Tensor], Any], Output]] = [
             *[("image", _image, Output(UINT8, None))] * image,
@@ -75,7 +75,7 @@ class TensorProtos(Format):
         self._kinds = [OneKind(f"the {name}") for name in self._parsers]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Raises RecordError for a record that has not exactly these tensors."""
+        """Return the tensors; raise RecordError for a record with other tensors."""
         columns = [*zip(*parsed(catalog, delivered, views, self.parse), strict=True)]
         outputs: list[Contents] = []
         for number, (column, kind) in enumerate(zip(columns, self._kinds, strict=True)):
@@ -86,24 +86,24 @@ class TensorProtos(Format):
         return outputs
 
     def parse(self, record: memoryview) -> list[Any]:
-        """An `Image` first, if there is one, and of the other tensors their types and numbers.
+        """Parse a record: an `Image` first, if expected, then types and numbers of the others.
 
         Raises:
-            ValueError: it has other tensors, or is no TensorProtos.
-            IndexError: it ends within a field.
+            ValueError: the record has other tensors, or is not a TensorProtos.
+            IndexError: the record ends within a field.
         """
         every = fields(record, 0, len(record), NESTED)
         tensors = [_tensor(record, start, stop) for tag, start, stop in every if tag == _PROTO]
         if len(tensors) != len(self._parsers):
             what = f"it must have {len(self._parsers)} of them, not {len(tensors)}"
-            what = f"the arguments say that its tensors are {', '.join(self._parsers)}, and {what}"
-            raise ValueError(f"{what}; change the arguments, or write the record anew")
+            what = f"by the arguments, its tensors are {', '.join(self._parsers)}, and {what}"
+            raise ValueError(f"{what}; change the arguments, or write the record again")
         found = []
         for (name, parse), tensor in zip(self._parsers.items(), tensors, strict=True):
             try:
                 found.append(parse(tensor))
             except ValueError as error:
-                remedy = "change the arguments, or write the record anew"
+                remedy = "change the arguments, or write the record again"
                 raise ValueError(f"its {name} {error}; {remedy}") from None
         return found
 
@@ -122,7 +122,7 @@ def _tensor(b: memoryview, start: int, stop: int) -> _Tensor:
 
 
 def _image(tensor: _Tensor) -> Image:
-    """An encoded image; or one of bytes, of height, width and channels, which may be left out."""
+    """Parse an encoded image, or bytes of height, width and, optionally, channels."""
     if tensor.kind == STRING:
         for start, stop in tensor.places(_STRING)[:1]:
             return Image(start, stop - start, (stop - start,))
@@ -134,16 +134,18 @@ def _image(tensor: _Tensor) -> Image:
         while at < stop:
             sizes.append(wire.signed32(tensor.b, at))
             _, at = wire.varint(tensor.b, at, 10)
-    start, stop = (tensor.places(_BYTES) or [(0, 0)])[-1]  # of fields that are given twice
+    start, stop = (tensor.places(_BYTES) or [(0, 0)])[-1]  # the last one of repeated fields
     # As in DALI, a fourth dimension means that the third does not count.
     shape = (*sizes[:2], sizes[2] if len(sizes) == 3 else 1)
     if len(shape) < 3 or min(shape) < 0 or shape[0] * shape[1] * shape[2] != stop - start:
-        raise ValueError(f"has the dimensions {sizes} and {stop - start:,} bytes")
+        raise ValueError(
+            f"has the dimensions {sizes}, not height, width and channels of {stop - start:,} bytes"
+        )
     return Image(start, stop - start, shape)
 
 
 def _numbers(tensor: _Tensor, kinds: Sequence[int], count: int | None = None) -> tuple[int, bytes]:
-    """The type, one of `kinds`, and all numbers, packed: `count` of them, if it is given."""
+    """Return the type, one of `kinds`, and all numbers, packed; require `count` numbers if set."""
     if tensor.kind not in kinds:
         known = " or ".join(_NAMES[kind] for kind in kinds)
         raise ValueError(f"is of type {_NAMES.get(tensor.kind, tensor.kind)}, not {known}")
@@ -156,7 +158,7 @@ def _numbers(tensor: _Tensor, kinds: Sequence[int], count: int | None = None) ->
 
 
 def _arrays(column: Sequence[tuple[int, bytes]]) -> Contents:
-    """The numbers of n tensors of one type."""
+    """Return the numbers of n tensors of one type."""
     kind, _ = column[0]
     values, counts = wire.numbers([data for _, data in column], floats=kind == FLOAT)
     return wire.arrays(values.astype(_DTYPES[kind], copy=False), counts)

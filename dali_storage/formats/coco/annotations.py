@@ -20,12 +20,12 @@ from .ragged import Ragged
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Annotations:
-    """What is known of n images.
+    """The annotations of n images.
 
     Attributes:
         objects: boxes, float32[m, 4], and labels, int32[m].
-        polygons: int32[p, 3]: the object in the sample, and in the vertices of the sample where the
-            polygon begins and ends. None: not asked for, as below.
+        polygons: int32[p, 3]: the object in the sample, and the start and stop of the polygon in
+            the vertices of the sample. None: not requested, also below.
         vertices: float32[v, 2].
         masks: make masks of pixels.
         ids: int32[n].
@@ -38,7 +38,7 @@ class Annotations:
     ids: NDArray[np.int32] | None = None
 
     def in_coordinates(self) -> Annotations:
-        """These, with polygons that count coordinates instead of vertices."""
+        """Return the same annotations, with starts and stops in coordinates, not in vertices."""
         assert self.polygons is not None
         (column,) = self.polygons.columns
         polygons = Ragged(self.polygons.starts, column * np.array([1, 2, 2], np.int32))
@@ -53,12 +53,12 @@ class CocoCatalog(Catalog):
 
     @classmethod
     def of(cls, names: Sequence[bytes], root: bytes, annotations: Annotations) -> CocoCatalog:
-        """The catalog of n images."""
+        """Make the catalog of n images."""
         it = Catalog.from_names(names, (), root)
         return cls(it.root, it.names, it.offsets, it.labels, annotations=annotations)
 
     def checksum(self) -> int:
-        """A CRC-32 of names, boxes and labels."""
+        """Return a CRC-32 of names, boxes and labels."""
         checksum = Catalog.checksum(self)
         objects = self.annotations.objects
         for column in (objects.starts, *objects.columns):
@@ -81,7 +81,7 @@ class Coco(Format):
         self.outputs = outputs + ([Output(integers, 1)] if options.image_ids else [])
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Images, boxes, labels, then polygons and vertices, or masks, then ids."""
+        """Return images, boxes, labels, then polygons and vertices, or masks, then ids."""
         assert isinstance(catalog, CocoCatalog)
         found = catalog.annotations
         outputs = [views.contents(), *found.objects.of(delivered)]

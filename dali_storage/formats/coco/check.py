@@ -1,8 +1,7 @@
-"""Checks a JSON file of annotations before DALI parses it, and what DALI has found after that.
+"""Checks a JSON file of annotations before DALI parses the file, and DALI's result afterwards.
 
-DALI's parser stops without a word at a value of a type that it does not expect, and loses the rest
-of the file. At some values it never returns, or crashes. What it accepts, and what it makes of it,
-is as in DALI 2.4, loader/coco_loader.cc.
+DALI's parser stops silently at a value of an unexpected type, and loses the rest of the file. Some
+values crash the parser, or make an endless loop. The rules follow DALI 2.4, loader/coco_loader.cc.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .ragged import Ragged, row_numbers
 from .scan import Entry, Scanner
 
 _Rule: TypeAlias = tuple[str, Callable[[Any], Any], str]
-"""A field, whether it may have a value, and what it must be."""
+"""A field, a check of its value, and a description of valid values."""
 
 _MISSING = type("_Missing", (), {"__repr__": lambda _: "missing"})()
 _NAME = re.compile(r"[^\n\0]+").fullmatch
@@ -29,14 +28,14 @@ _NUMBERS = frozenset({int, float})
 
 
 class Expected(NamedTuple):
-    """What DALI must find in annotations, of n samples.
+    """The contents that DALI must find in annotations of n samples.
 
     Attributes:
-        names: of the samples, in their order. With `skip_empty` DALI leaves out those without
+        names: of the samples, in their order. With `skip_empty`, DALI leaves out samples without
             objects.
         objects: int64[n], the least number of objects of each.
         labels: of these objects, one sample after another.
-        polygons: int64[n], the least number of polygons of each, if they are asked for.
+        polygons: int64[n], the least number of polygons of each, if requested.
     """
 
     names: list[bytes]
@@ -47,9 +46,9 @@ class Expected(NamedTuple):
     def lost(
         self, names: Sequence[bytes], objects: Ragged, polygons: Ragged | None
     ) -> bytes | None:
-        """The name of a sample of which DALI has found less, or other labels; None: there is none.
+        """Return the name of a sample with missing objects or wrong labels in DALI, or None.
 
-        The arguments are what it has found, of names; objects are boxes and labels.
+        The arguments are DALI's result; `objects` are boxes and labels.
         """
         rows = {name: row for row, name in enumerate(names)}
         found = np.array([rows.get(name, -1) for name in self.names])
@@ -68,9 +67,9 @@ def check(about: str, text: str, options: CocoOptions) -> Expected:
     """Check a JSON file, an entry at a time; the text has a character for each byte (Latin-1).
 
     Raises:
-        ValueError: it is no JSON, is not whole, or has a value that DALI refuses or takes for
-            another one; names the file (`about`), the entry, its id, the field and the value. Or it
-            has no images, or not those of the options.
+        ValueError: the text is not JSON, is truncated, or has a value that DALI refuses or
+            misreads; names the file (`about`), the entry, its id, the field and the value. Or there
+            are no images, or not all images of the options.
     """
     scanner = Scanner(about, text)
     found = _Found(scanner, options)
@@ -92,7 +91,7 @@ def check(about: str, text: str, options: CocoOptions) -> Expected:
 
 
 class _Found:
-    """The images, whose ids and names are unique, and the objects that DALI keeps in any case."""
+    """The images, with unique ids and names, and the objects that DALI certainly keeps."""
 
     def __init__(self, scanner: Scanner, options: CocoOptions) -> None:
         self._scanner, self._options = scanner, options
@@ -125,14 +124,14 @@ class _Found:
             ("file_name", name, self._names),
         ):
             if (first := numbers.setdefault(key, entry.number)) != entry.number:
-                what = f"{field} {value[field]!r} is that of images[{first}], too"
-                self._scanner.refuse(entry, what, "give each its own")
+                what = f"{field} {value[field]!r} is also in images[{first}]"
+                self._scanner.refuse(entry, what, "make them unique")
 
     def expected(self) -> Expected:
-        """What DALI must find."""
+        """Return the contents that DALI must find."""
         names, ids = [*self._names], np.fromiter(self._ids, np.int64)
         if not names:
-            self._scanner.fail("it has no images", "take a file that lists them")
+            self._scanner.fail("it has no images", "use a file with images")
         by_id = np.argsort(ids)
         chosen = by_id if self._options.images is None else self._chosen(self._options.images)
         owners, labels, polygons = [np.asarray(it, np.int64) for it in self._objects]
@@ -154,8 +153,8 @@ class _Found:
 
     def _chosen(self, images: Sequence[bytes]) -> IntArray:
         if unknown := [name for name in images if name not in self._names]:
-            what = f"images has {os.fsdecode(unknown[0])!r}, which is no file_name in it"
-            self._scanner.fail(what, "give names as they are there, or leave it out")
+            what = f"images has {os.fsdecode(unknown[0])!r}, which is not a file_name in the file"
+            self._scanner.fail(what, "correct images, or leave out images")
         return np.array([self._names[name] for name in images])
 
 
@@ -181,15 +180,15 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _is_segmentation(value: Any) -> bool:
-    """Whether the value is polygons, or no list. DALI takes what is no list for no polygons."""
-    # DALI joins the coordinates of all polygons, and an odd one shifts those that follow.
+    """Return whether a value is polygons or not a list, which DALI reads like an empty list."""
+    # DALI joins the coordinates of all polygons, and an odd one shifts all later ones.
     return type(value) is not list or all(
         _are_numbers(each) and len(each) % 2 == 0 for each in value
     )
 
 
 def _is_mask(value: Any) -> bool:
-    """Whether the value is polygons, or an RLE. DALI takes what is neither for the one before."""
+    """Return whether a value is polygons or an RLE. For others, DALI reuses the value before."""
     if type(value) is not dict:
         return type(value) is list and _is_segmentation(value)
     size, counts = value.get("size") or 0, value.get("counts") or 0

@@ -1,7 +1,7 @@
-"""The files that DALI writes with `save_preprocessed_annotations`; little endian.
+"""The files of DALI's `save_preprocessed_annotations`; little endian.
 
-Most begin with a number of entries, uint32; then come the entries. A file that would be empty is
-not written. The layout is that of DALI 2.4, loader/coco_loader.cc.
+Most begin with the number of entries, uint32; then come the entries. An empty file is not written.
+The layout is that of DALI 2.4, loader/coco_loader.cc.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FILES = (
     *("heights.dat", "widths.dat", "mask_count.dat", "masks_offset.dat"),
     *("masks_rles.dat", "masks_rles_idx.dat"),
 )
-"""All files of a dump; some may not be there."""
+"""All files of a dump; some may be missing."""
 
 _FAR = 1_000_000
 _RLE = struct.Struct("<QQQ")  # height, width, number of runs
 
 
 def load(folder: str) -> dict[str, bytes]:
-    """The content of each file that is there; raises OSError if the names cannot be read."""
+    """Read each existing file; raise OSError if the names cannot be read."""
     there = {*os.listdir(folder), _NAMES}
     return {name: Path(folder, name).read_bytes() for name in FILES if name in there}
 
@@ -45,16 +45,16 @@ def load(folder: str) -> dict[str, bytes]:
 def read(
     about: str, content: Mapping[str, bytes], options: CocoOptions
 ) -> tuple[list[bytes], Annotations]:
-    """The names of the images, and what is asked for of their annotations: views of the content.
+    """Return the names of the images, and the requested annotations, as views of the content.
 
     Raises:
-        ValueError: a file is missing or damaged, or does not match another one; names it, after
-            `about`.
+        ValueError: a file is missing or damaged, or does not match another one; names the file,
+            after `about`.
     """
     *names, rest = content[_NAMES].split(b"\n")
     dump = _Dump(about, content, names)
     if rest or not names or not all(names):
-        dump.fail(f"{_NAMES} is cut off, or has an empty line")
+        dump.fail(f"{_NAMES} is truncated, or has an empty line")
     starts = dump.starts("offsets.dat", "counts.dat", "<i4")
     count = int(starts[-1])
     boxes = dump.column("boxes.dat", "<f4", 4 * count).reshape(-1, 4)
@@ -81,21 +81,21 @@ class _Dump:
         self._names, self._count = names, len(names)
 
     def column(self, name: str, dtype: str, count: int, width: int = 1) -> NDArray[Any]:
-        """The entries of a file, which must be `count` and have `width` values each."""
+        """Return the entries of a file: exactly `count`, of `width` values each."""
         if not count and name not in self._content:
             content = bytes(4)
         elif (content := self._content.get(name, b"")) == b"":
             self.fail(f"{name} is missing, and should have {count:,} entries")
         if (found := int.from_bytes(content[:4], "little")) != count:
-            self.fail(f"{name} has {found:,} entries, and should have {count:,}")
+            self.fail(f"{name} has {found:,} entries, but should have {count:,}")
         wanted = 4 + count * width * np.dtype(dtype).itemsize
         if len(content) != wanted:
-            self.fail(f"{name} has {len(content):,} bytes, and should have {wanted:,}")
+            self.fail(f"{name} has {len(content):,} bytes, but should have {wanted:,}")
         column = np.frombuffer(content, dtype, offset=4) if count else np.empty(0, dtype)
         return column.reshape((count, width) if width > 1 else count)
 
     def starts(self, offsets: str, counts: str, dtype: str) -> IntArray:
-        """int64[n + 1]: the samples lie one after another in their columns."""
+        """Return the starts of samples, which are consecutive in their columns: int64[n + 1]."""
         sizes = self.column(counts, dtype, self._count)
         ends = np.append(0, np.cumsum(sizes, dtype=np.int64))
         if (sizes < 0).any() or (self.column(offsets, dtype, self._count) != ends[:-1]).any():
@@ -103,24 +103,24 @@ class _Dump:
         return ends
 
     def ragged(self, offsets: str, counts: str, name: str, width: int) -> Ragged:
-        """Polygons or vertices."""
+        """Return polygons or vertices."""
         starts = self.starts(offsets, counts, "<i8")
         dtype = "<f4" if width == 2 else "<i4"
         return Ragged(starts, self.column(name, dtype, int(starts[-1]), width))
 
     def check(self, polygons: Ragged, objects: Ragged, vertices: Ragged) -> None:
-        """Refuse polygons of other objects or vertices than those of their samples."""
+        """Refuse polygons with objects or vertices outside of their samples."""
         each = np.diff(polygons.starts)
         owner, first, last = polygons.columns[0].T
         bounds = [np.repeat(np.diff(it.starts), each) for it in (objects, vertices)]
         wrong = (owner < 0) | (owner >= bounds[0]) | (first < 0) | (first > last)
         if (wrong | (last > bounds[1])).any():
-            self.fail("polygon_data.dat has objects or vertices that its sample has not")
+            self.fail("polygon_data.dat has objects or vertices outside of the sample")
 
     def masks(
         self, objects: Ragged, polygons: Ragged, vertices: Ragged, is_relative: bool
     ) -> Masks:
-        """What makes masks of pixels."""
+        """Return the maker of masks of pixels."""
         _, labels = objects.columns
         sizes = [self.column(name, "<i4", self._count) for name in ("heights.dat", "widths.dat")]
         starts = self.starts("masks_offset.dat", "mask_count.dat", "<i8")
@@ -132,23 +132,23 @@ class _Dump:
             self.fail("heights.dat or widths.dat has a size below 1")
         wrong = (owners < 0) | (owners >= np.diff(objects.starts)[samples])
         if wrong.any():
-            self.fail("masks_rles_idx.dat has objects that its sample has not")
+            self.fail("masks_rles_idx.dat has objects outside of the sample")
         pixels = np.diff(np.append(0, np.cumsum(runs, dtype=np.int64))[bounds])
         wrong = (shapes != shape[samples]).any(1) | (pixels != shapes.prod(1))
         for rle in np.flatnonzero(wrong)[:1].tolist():
             name, size = os.fsdecode(self._names[samples[rle]]), shape[samples[rle]].tolist()
             what = f"the RLE of object {owners[rle]} of {name!r} has {pixels[rle]:,} pixels"
-            what += f" and size {shapes[rle].tolist()}, and the image {size}"
-            self.fail(what, "correct its segmentation")
+            what += f" and size {shapes[rle].tolist()}, but the image {size}"
+            self.fail(what, "correct the segmentation")
         if (labels < 0).any():
-            what = "a label is below 0, and such objects can have no mask"
+            what = "a label is below 0, and such objects cannot have masks"
             self.fail(what, "leave out avoid_class_remapping, or change the id")
-        # Drawing takes time and memory for the way to a vertex.
+        # The time and memory of drawing grow with the distance of a vertex.
         pixels = np.abs(vertices.columns[0]) * (shape.max() if is_relative else 1)
         for row in np.flatnonzero(~(pixels <= _FAR).all(1))[:1]:
             name = os.fsdecode(self._names[np.searchsorted(vertices.starts, row, "right") - 1])
             what = f"has the vertex {vertices.columns[0][row].tolist()}, farther away than {_FAR:,}"
-            self.fail(f"a polygon of {name!r} {what} pixels", "correct its segmentation")
+            self.fail(f"a polygon of {name!r} {what} pixels", "correct the segmentation")
         return Masks(
             sizes=shape,
             labels=Ragged(objects.starts, labels),
@@ -161,7 +161,7 @@ class _Dump:
         )
 
     def _rles(self, count: int) -> tuple[IntArray, IntArray, NDArray[np.uint32]]:
-        """Height and width of each RLE (int64[k, 2]), its bounds in the runs, and the runs."""
+        """Return height and width of each RLE (int64[k, 2]), its bounds in the runs, the runs."""
         name = "masks_rles.dat"
         content = self._content.get(name, bytes(4))
         at, shapes, runs = 4, [], []
@@ -173,13 +173,13 @@ class _Dump:
                 at += _RLE.size + 4 * size
             found_shapes = np.array(shapes, np.int64).reshape(-1, 2)
         except (struct.error, OverflowError, ValueError):
-            self.fail(f"{name} has {len(content):,} bytes, and should have more")
+            self.fail(f"{name} has {len(content):,} bytes, but should have more")
         if found != count or at != max(len(content), 4):
-            self.fail(f"{name} has {found:,} entries in {at:,} bytes, and should have {count:,}")
+            self.fail(f"{name} has {found:,} entries in {at:,} bytes, but should have {count:,}")
         bounds = np.append(0, np.cumsum([len(each) for each in runs], dtype=np.int64))
         joined = np.concatenate([np.empty(0, np.uint32), *runs])
         return found_shapes, bounds, joined
 
-    def fail(self, what: str, remedy: str = "make it anew") -> NoReturn:
+    def fail(self, what: str, remedy: str = "make the directory again") -> NoReturn:
         """Raise ValueError."""
         raise ValueError(f"{self._about}: {what}; {remedy}")

@@ -1,10 +1,10 @@
 """Masks of pixels, made of polygons and of run-length encodings (RLEs).
 
-Polygons are drawn by the C code that DALI has, too: COCO's maskApi.c, in the package pycocotools.
-How the labels of an image are merged is as in DALI's loader/coco_loader.cc and pixel_mask.cc, with
-all that is odd in it: a label that has a polygon loses its RLEs; of several RLEs of a label the
-last counts; where labels overlap, the higher one wins, except in the last run of pixels; a run of
-no pixels ends the merge that meets it; if the lowest label has no mask, all is 0.
+Polygons are drawn by the same C code as in DALI: COCO's maskApi.c, in the package pycocotools. The
+labels of an image are merged as in DALI's loader/coco_loader.cc and pixel_mask.cc, with all their
+oddities: a label with a polygon loses its RLEs; the last one of several RLEs of a label counts;
+where labels overlap, the higher one wins, except in the last run of pixels; a run of no pixels ends
+the merge; if the lowest label has no mask, all is 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class _Runs(NamedTuple):
     """Runs of pixels, column by column.
 
     Attributes:
-        ends: int64[r], ascending: how many pixels are before the end of each.
+        ends: int64[r], ascending: the number of pixels up to the end of each run.
         values: int32[r].
-        stop: the position of a run of no pixels that is not the first.
+        stop: the position of a run of no pixels after the first run.
     """
 
     ends: IntArray
@@ -42,8 +42,8 @@ class Masks:
     Attributes:
         sizes: int32[n, 2]: height and width.
         labels: int32, a row for each object.
-        polygons, vertices: those of `Annotations`.
-        rles: of each, int32, the object in its sample; a row for each.
+        polygons, vertices: as in `Annotations`.
+        rles: int32, a row for each RLE: the object in its sample.
         bounds: int64[k + 1]: RLE j is `runs[bounds[j]:bounds[j + 1]]`.
         runs: uint32: the lengths of runs of pixels, in turn outside and within the object.
         is_relative: whether vertices are fractions of the size.
@@ -59,7 +59,7 @@ class Masks:
     is_relative: bool
 
     def of(self, sample: int) -> NDArray[np.int32]:
-        """The labels of the pixels of an image: shape (height, width, 1); 0 is no label."""
+        """Return the labels of an image's pixels: shape (height, width, 1); 0 is no label."""
         height, width = self.sizes[sample].tolist()
         runs = self._runs_of(sample, height, width)
         labels = np.unique(self.labels.rows(sample)[0])
@@ -75,7 +75,7 @@ class Masks:
         return np.ascontiguousarray(flat.reshape(width, height).T)[:, :, None]
 
     def _runs_of(self, sample: int, height: int, width: int) -> dict[int, IntArray]:
-        """The runs of each label that has a mask."""
+        """Return the runs of each label with a mask."""
         labels = self.labels.rows(sample)[0].tolist()
         first, (objects,) = self.rles.starts[sample], self.rles.rows(sample)
         runs = dict[int, Any]()
@@ -92,7 +92,7 @@ class Masks:
 
 
 def package() -> Any:
-    """The package that draws polygons; raises BackendUnavailable if it is missing."""
+    """Import the package for drawing polygons; raise BackendUnavailable if missing."""
     try:
         return importlib.import_module("pycocotools.mask")
     except ModuleNotFoundError as error:
@@ -103,8 +103,8 @@ def package() -> Any:
 
 
 def _draw(polygons: list[list[float]], height: int, width: int) -> bytes:
-    """The compressed RLE of all polygons (x, y, x, y ...) in an image."""
-    # By the first of them, pycocotools decides what all are: 4 numbers would be a box.
+    """Return the compressed RLE of all polygons (x, y, x, y ...) in an image."""
+    # The first one decides the kind of all in pycocotools: 4 numbers would be a box.
     given = [[0.0] * 6, *(each or [0.0, 0.0] for each in polygons)]
     _, *drawn = package().frPyObjects(given, height, width)
     rle: bytes = package().merge(drawn)["counts"]
@@ -112,7 +112,7 @@ def _draw(polygons: list[list[float]], height: int, width: int) -> bytes:
 
 
 def _labelled(runs: IntArray, label: int) -> _Runs:
-    """The runs of an RLE, whose pixels have a label."""
+    """Return the runs of an RLE, with a label for its pixels."""
     ends = np.cumsum(runs, dtype=np.int64)
     stops = ends[1:][np.asarray(runs[1:]) == 0]
     values = (np.arange(ends.size) % 2 * label).astype(np.int32)
@@ -120,7 +120,7 @@ def _labelled(runs: IntArray, label: int) -> _Runs:
 
 
 def _merge(below: _Runs, above: _Runs) -> _Runs:
-    """What is below, with what is above over it."""
+    """Put the runs `above` over the runs `below`."""
     stop = below.stop
     ends = np.sort(np.concatenate([below.ends, above.ends]))
     ends = ends[(np.diff(ends, prepend=0) > 0) & (ends <= stop)]
@@ -133,10 +133,10 @@ def _merge(below: _Runs, above: _Runs) -> _Runs:
 
 
 def _decode(text: bytes) -> IntArray:
-    """The runs of a compressed RLE: what rleFrString() of maskApi.c does, for all of them at once.
+    """Decode a compressed RLE like rleFrString() of maskApi.c, but all runs at once.
 
-    Each number is in groups of 5 bits, the lowest first, with its sign in the last one. From the
-    fourth on, a number is the difference to the one before the last.
+    Each number is in groups of 5 bits, the lowest first, with the sign in the last one. From the
+    fourth on, a number is the difference to the second number before.
     """
     codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
     last = codes & 0x20 == 0

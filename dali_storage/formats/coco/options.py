@@ -1,4 +1,4 @@
-"""What is wanted of annotations: the arguments of `fn.readers.coco` that its parser takes."""
+"""The arguments of `fn.readers.coco` for its parser of annotations."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class CocoOptions:
     polygon_masks: bool = False
     pixelwise_masks: bool = False
     image_ids: bool = False
-    # The names of those that were given, also with the value of the default.
+    # The names of given options, even if a value is the default.
     explicit: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], given: Collection[str] = ()) -> CocoOptions:
-        """Those among arguments by name, of which `given` are no defaults; None is not given.
+        """Pick the options among arguments by name; None is not given, `given` are not defaults.
 
         Raises:
-            ValueError, TypeError: one is wrong; the message has its name and value.
+            ValueError, TypeError: an option is wrong; the message has its name and value.
         """
         found = {name: it for name in DEFAULTS if (it := arguments.get(name)) is not None}
         for name, value in found.items():
@@ -42,7 +42,7 @@ class CocoOptions:
                 try:
                     b"\n".join(names).decode()
                 except UnicodeDecodeError:
-                    what = f"{name} must be UTF-8, as DALI's parser takes no others"
+                    what = f"{name} must be UTF-8, as DALI's parser requires"
                     raise ValueError(f"{what}, not {names!r:.60}; rename the files") from None
                 found[name] = names or None
             elif name == "size_threshold":
@@ -55,7 +55,7 @@ class CocoOptions:
         return cls(**found, explicit=explicit)
 
     def given(self) -> dict[str, Any]:
-        """Those that were given or are not the default, for DALI and for JSON."""
+        """Return the options that were given or differ from the default, for DALI and JSON."""
         every = {name: getattr(self, name) for name in DEFAULTS}
         every["images"] = self.images and [*map(os.fsdecode, self.images)]
         given = {*self.explicit, *(name for name in every if every[name] != DEFAULTS[name])}

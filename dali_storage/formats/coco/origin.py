@@ -1,7 +1,7 @@
-"""What a dump was made of: the file `made_of.json` beside the files of DALI.
+"""The origin of a dump: the file `made_of.json` beside the files of DALI.
 
-Its entries are `options`, `annotations` (what is known of the JSON file), and the CRC-32 of each of
-the `files` of the dump. DALI does not look at it.
+Its entries are `options`, `annotations` (the state of the JSON file), and the CRC-32 of each of
+the `files` of the dump. DALI ignores this file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .options import DEFAULTS, CocoOptions
 
 _FILE = "made_of.json"
 _VERSION = 1
-_OUTPUTS = "polygon_masks", "pixelwise_masks", "image_ids"  # a dump may have more than is asked for
-_AGAIN = "make it anew: python -m dali_storage index --coco"
+_OUTPUTS = "polygon_masks", "pixelwise_masks", "image_ids"  # a dump may have unrequested ones
+_AGAIN = "make it again with python -m dali_storage index --coco"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Source:
     files: Files
 
     def state(self) -> dict[str, Any]:
-        """What changes if the file does: its size, and its time or version."""
+        """Return the size of the file, and its time or version."""
         if scheme(self.name):
             it = self.files.catalog([self.name])
             assert it.sizes is not None and it.versions is not None  # noqa: PT018
@@ -51,7 +51,7 @@ class Source:
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
     def read(self) -> bytes:
-        """All bytes."""
+        """Read all bytes."""
         with self.files.opened([self.name]) as opened:
             return next(opened).read()
 
@@ -62,7 +62,7 @@ def save(
     """Write a dump to the directory `target`, with its origin.
 
     `annotations` are the state of the source and its `checksum`. Several processes may write to one
-    directory: `require_same()` refuses what is mixed or not complete, by the checksums.
+    directory: `require_same()` refuses a mixed or incomplete dump, by the checksums.
     """
     for name in dump.FILES:
         there = os.path.join(target, name)
@@ -79,14 +79,14 @@ def save(
 def require_same(
     folder: str, content: Mapping[str, bytes], options: CocoOptions, source: Source | None
 ) -> CocoOptions:
-    """The options for a dump with this content; refuse others than it was made with.
+    """Return the options for a dump with this content; refuse options that contradict the dump.
 
     If the `source` is given, the dump must be of these annotations.
 
     Raises:
         OSError: the directory or the annotations cannot be read.
-        ValueError: the dump is not complete, was changed, or is of something else, or lacks an
-            output; says what. Or DALI made it, and options are given that it does not take with it.
+        ValueError: the dump is incomplete, was changed, is of other annotations, or lacks an
+            output; has the reason. Or DALI made the dump, and options are given that need a record.
     """
     origin = _read(folder)
     wanted = options.given()
@@ -95,14 +95,14 @@ def require_same(
     if origin is None:
         if given or source is not None:
             name, value = next(iter(given.items()), ("annotations_file", source and source.name))
-            what = f"{name}={value!r} cannot be given with {about}, which has no record of its own"
-            raise ValueError(f"{what}, as DALI has made it; leave {name} out, or {_AGAIN}")
+            what = f"{name}={value!r} cannot be given with {about}, which DALI made"
+            raise ValueError(f"{what} without a record of options; leave out {name}, or {_AGAIN}")
         return options
     made: dict[str, Any] = DEFAULTS | origin["options"]
     for name, value in given.items():
         if made[name] != value:
-            what = f"{about} was made with {name}={made[name]!r}, and here it is {value!r}"
-            raise ValueError(f"{what}; leave {name} out, or {_AGAIN}")
+            what = f"{about} was made with {name}={made[name]!r}, not {value!r}"
+            raise ValueError(f"{what}; leave out {name}, or {_AGAIN}")
     for name in filter(wanted.get, _OUTPUTS):
         if not (made[name] or (name == "polygon_masks" and made["pixelwise_masks"])):
             option = "--" + name.replace("_", "-")
@@ -116,13 +116,13 @@ def require_same(
         state.items() <= known.items()
         or (state["size"] == known["size"] and zlib.crc32(source.read()) == known["checksum"])
     ):
-        what = f"annotations_file {os.fsdecode(source.name)!r} is not what {about} was made of"
+        what = f"annotations_file {os.fsdecode(source.name)!r} is not the source of {about}"
         raise ValueError(f"{what}; {_AGAIN}")
     return replace(options, ratio=made["ratio"])
 
 
 def _read(folder: str) -> dict[str, Any] | None:
-    """What the file of a directory says; None if it has none."""
+    """Read the origin in a directory; None if there is none."""
     path = os.path.join(folder, _FILE)
     try:
         found = json.loads(Path(path).read_bytes())
@@ -132,9 +132,9 @@ def _read(folder: str) -> dict[str, Any] | None:
         return None
     except (KeyError, TypeError, ValueError):
         pass
-    raise ValueError(f"{path!r} is not complete, or not of version {_VERSION}; {_AGAIN}")
+    raise ValueError(f"{path!r} is incomplete, or not of version {_VERSION}; {_AGAIN}")
 
 
 def _checksums(content: Mapping[str, bytes]) -> dict[str, int]:
-    """The CRC-32 of each file."""
+    """Return the CRC-32 of each file."""
     return {name: zlib.crc32(each) for name, each in content.items()}

@@ -13,11 +13,11 @@ from ...contract.views import Contents
 
 
 class Ragged:
-    """Columns of which each sample has any number of rows, which lie one after another.
+    """Columns with any number of consecutive rows for each sample.
 
     Attributes:
         starts: int64[n + 1]: sample i has the rows from `starts[i]` to `starts[i + 1]`.
-        columns: arrays whose first axis are these rows.
+        columns: arrays with these rows as first axis.
     """
 
     __slots__ = "columns", "starts"
@@ -26,13 +26,13 @@ class Ragged:
         self.starts, self.columns = starts, columns
 
     def rows(self, sample: int) -> list[NDArray[Any]]:
-        """The rows of one sample: a view of each column."""
+        """Return the rows of one sample: a view of each column."""
         return [each[self.starts[sample] : self.starts[sample + 1]] for each in self.columns]
 
     def of(self, samples: IntArray) -> list[Contents]:
-        """The rows of samples (int64[k]): k items for each column, in new memory.
+        """Return the rows of samples (int64[k]): k items for each column, in new memory.
 
-        Somebody may write to the outputs of a pipeline, so they are no views of the columns.
+        A user may write to the outputs of a pipeline, so they are not views of the columns.
         """
         first, last = self.starts[samples], self.starts[samples + 1]
         ends = np.cumsum(last - first)
@@ -47,15 +47,15 @@ class Ragged:
 
 
 def row_numbers(first: IntArray, count: IntArray) -> IntArray:
-    """The numbers of `count[i]` rows from `first[i]` on, for each i: int64[sum of count]."""
+    """Return the numbers of `count[i]` rows from `first[i]`, for each i: int64[sum of count]."""
     ends = np.cumsum(count)
     return np.repeat(first - ends + count, count) + np.arange(count.sum())
 
 
 def _join(column: NDArray[Any], first: IntArray, last: IntArray) -> bytearray:
-    """The bytes of the rows from `first` to `last` of each sample: a copy.
+    """Copy the bytes of the rows from `first` to `last` of each sample.
 
-    It takes a tenth of the time of numpy's indexing by rows.
+    This takes a tenth of the time of numpy's indexing by rows.
     """
     row = column.itemsize * math.prod(column.shape[1:])
     memory = column.reshape(-1).view(np.uint8).data

@@ -4,11 +4,11 @@ An index is little-endian:
 
     0    8 bytes    "DALILMDB"
     8    uint32     the version of this layout: 1
-    12   uint32     CRC-32 of what follows
-    16   352 bytes  what the file had at `pages.guarded()`, and zeros
+    12   uint32     CRC-32 of the rest
+    16   352 bytes  the file's bytes at `pages.guarded()`, and zeros
     368  uint64     the bytes of the file
     376  int64      its time of modification, in ns
-    384  int64[n]   where the values start, in the order of their keys
+    384  int64[n]   the starts of the values, in the order of their keys
     ...  uint32[n]  their sizes
 """
 
@@ -34,11 +34,11 @@ _START = struct.Struct("<8sII")
 _FILE = struct.Struct(f"<{pages.GUARDED}sQq")
 _MAGIC, _LAYOUT = b"DALILMDB", 1
 _VALUE = 12  # bytes
-_REMEDY = "make the index anew (python -m dali_storage index)"
+_REMEDY = "rebuild the index (python -m dali_storage index)"
 
 
 def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
-    """The parts of the index of a file; raises as `pages.scan()`."""
+    """Return the parts of the index of a file; raises as `pages.scan()`."""
     found = pages.scan(path, progress)
     guards = b"".join(content for _, content in found.guards)
     file = _FILE.pack(guards, found.nbytes, found.changed_ns)
@@ -47,23 +47,23 @@ def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
 
 
 def read_index(path: bytes, file: BinaryIO) -> Values:
-    """The values in an index.
+    """Read the values in an index.
 
     Raises:
-        ValueError: it is no index of an LMDB file, damaged, or of another layout.
-        OSError: it cannot be read.
+        ValueError: not an index of an LMDB file, a damaged one, or another layout.
+        OSError: the index cannot be read.
     """
     with named(path):
         content = file.read()
     name = f"index_path {os.fsdecode(path)!r}"
     if not content.startswith(_MAGIC):
-        raise ValueError(f"{name} is no index of an LMDB file; {_REMEDY}")
+        raise ValueError(f"{name} is not an index of an LMDB file; {_REMEDY}")
     _, layout, crc = _START.unpack(content[: _START.size].ljust(_START.size, b"\0"))
     if layout != _LAYOUT:
-        raise ValueError(f"{name} has layout {layout}, and this library reads {_LAYOUT}; {_REMEDY}")
+        raise ValueError(f"{name} has layout {layout}, this release reads {_LAYOUT}; {_REMEDY}")
     count, rest = divmod(len(content) - _START.size - _FILE.size, _VALUE)
     if count < 0 or rest or zlib.crc32(memoryview(content)[_START.size :]) != crc:
-        raise ValueError(f"{name} is damaged: it is cut short, or has another CRC-32; {_REMEDY}")
+        raise ValueError(f"{name} is damaged: truncated, or with a wrong CRC-32; {_REMEDY}")
     columns = _START.size + _FILE.size
     starts = np.frombuffer(content, "<i8", count, columns).astype(np.int64)
     lengths = np.frombuffer(content, "<u4", count, columns + 8 * count).astype(np.int64)
@@ -80,13 +80,13 @@ def find(
     files: Files = LOCAL,
     may_be_missing: bool = False,
 ) -> Catalog:
-    """The values of LMDB files, in the order of the files and of their keys; without labels.
+    """Find the values of LMDB files, in the order of the files and of their keys; without labels.
 
     Args:
         paths: of the files, or of directories with a `data.mdb`; URLs of the files.
         indexes: the index of each; None: the pages of the files are read.
         files: reads files and indexes.
-        may_be_missing: whether a file that has an index need not exist here.
+        may_be_missing: whether a file with an index need not exist here.
 
     Raises:
         ValueError: a file or an index is damaged or of another kind; or there are no values.
@@ -104,7 +104,7 @@ def find(
     counts = np.array([it.starts.size for it in values])
     if not counts.any():
         what = f"path {os.fsdecode(names[0])!r}" + (", ..." if names[1:] else "")
-        raise ValueError(f"{what}: there are no values")
+        raise ValueError(f"{what} has no values")
     ranges = Ranges.of_files((it.starts, it.sizes) for it in values)
     guards = {number: it.guards for number, it in enumerate(values)}
     return replace(found, ranges=ranges, containers=counts, guards=guards)
@@ -122,7 +122,7 @@ def _compare(
     indexes: Sequence[bytes],
     may_be_missing: bool,
 ) -> None:
-    """Compare what files were when they were indexed with what they are, if they are there."""
+    """Compare the indexed state of files with the current one, if the files exist."""
     ends = sizes(found, [FileNotFoundError] if may_be_missing else [])
     alike = [file for file, end in enumerate(ends.tolist()) if end == values[file].nbytes]
     places = [(file, at, len(content)) for file in alike for at, content in values[file].guards]
@@ -131,9 +131,9 @@ def _compare(
         known, path = values[file], found.file_path(file)
         is_same = ends[file] == known.nbytes
         is_same = is_same and known.guards == [(at, next(parts)) for at, _ in known.guards]
-        if found.states is not None:  # of an object, the time says when it was uploaded
+        if found.states is not None:  # the time of an object is the time of its upload
             is_same &= found.states[file, 2:].tolist() == [*divmod(known.changed_ns, 10**9)]
         if not is_same:
-            what = f"index {os.fsdecode(indexes[file])!r} is of another file, or the file has"
-            what = f"{what} been written since, or was copied without its time (cp -p keeps it)"
+            what = f"index {os.fsdecode(indexes[file])!r} is of another file, or the file was"
+            what = f"{what} written since, or copied without its time (cp -p keeps the time)"
             raise ContainerChangedError(path, f"{what}; {_REMEDY}")

@@ -1,9 +1,9 @@
-"""LMDB files: where the values are, found by a walk over the pages of the tree.
+"""LMDB files: finds the values by a walk over the pages of the tree.
 
-The layout is that of LMDB 0.9's mdb.c, as machines of 64 bits and little-endian byte order write
-it. A file is pages of one size. Each begins with 16 bytes: its number (uint64), 2 bytes that mean
-nothing here, its flags (uint16), and the end of its list of nodes (uint16). Two meta pages come
-first; the one of the later transaction is valid:
+The layout is that of LMDB 0.9's mdb.c on 64-bit little-endian machines. A file is pages of one
+size. Each begins with 16 bytes: its number (uint64), 2 bytes without meaning here, its flags
+(uint16), and the end of its list of nodes (uint16). Two meta pages come first; the one of the later
+transaction is valid:
 
     16   uint32   0xBEEFC0DE
     20   uint32   the version: 1
@@ -13,10 +13,10 @@ first; the one of the later transaction is valid:
     144  uint64   the transaction
 
 A page of the tree has a list of nodes from byte 16 on (uint16 each, bytes into the page), in the
-order of the keys. A node is 4 uint16 (two of a number, flags, size of the key), the key, and what
-it leads to. The number and the flags of a node in a branch are the number of a page. In a leaf, the
-number is the size of a value, which is behind the key; or, by a flag, in pages of its own, and
-their number (uint64) is behind the key. All leaves are equally deep.
+order of the keys. A node is 4 uint16 (two of a number, flags, size of the key), the key, and a
+value. The number and the flags of a node in a branch are the number of a page. In a leaf, the
+number is the size of a value, which follows the key; or, by a flag, lies in pages of its own, and
+their number (uint64) follows the key. All leaves are equally deep.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ GUARDED = 2 * _STATE.size + 2 * _FIRST
 """Bytes in all."""
 _HEADER = 16
 _BRANCH, _LEAF, _META = 1, 2, 8
-_KINDS = 0x6F  # the flags of a page that say what it is
+_KINDS = 0x6F  # the flags for the kind of a page
 _APART, _DATABASE, _SEVERAL = 1, 2, 4  # flags of nodes
 _SORTED_VALUES = 4  # a flag of a database: its keys have several values
 _NONE = (1 << 64) - 1  # the root of an empty tree
 _DEEPEST = 32
-_NODE = 10  # bytes that a node takes at least, with its entry in the list
+_NODE = 10  # bytes of the smallest node, with its entry in the list
 _READS = 16  # at once: each waits for the storage most of the time
-_PAGES = 64  # that are read and parsed at a time
-_DAMAGED = "the file is damaged or cut short: copy it anew (mdb_copy), or write it anew"
+_PAGES = 64  # read and parsed at a time
+_DAMAGED = "the file is damaged or truncated: copy it again (mdb_copy), or write it again"
 _OTHER = "dump it there (mdb_dump), and load it here (mdb_load of LMDB 0.9)"
 
 
 class Meta(NamedTuple):
-    """A meta page, of which no two transactions of a file leave the same."""
+    """A meta page, different after each transaction of a file."""
 
     page_size: int
     flags: int
@@ -71,12 +71,12 @@ class Meta(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Where the n values of a file are, in the order of their keys, and what the file was.
+    """The places of a file's n values, in the order of their keys, and the state of the file.
 
     Attributes:
         starts: int64[n], bytes into the file.
         sizes: int64[n], bytes.
-        guards: the bytes of the file at `guarded()`, and where.
+        guards: the positions and the bytes of the file at `guarded()`.
         nbytes: of the file.
         changed_ns: its time of modification.
     """
@@ -89,10 +89,10 @@ class Values(NamedTuple):
 
 
 def guarded(page_size: int, starts: IntArray, sizes: IntArray) -> list[tuple[int, int]]:
-    """Where bytes are that tell the state of a file from others, and how many, `GUARDED` at most.
+    """Return positions and sizes of bytes that identify the state of a file, at most `GUARDED`.
 
-    They are in both meta pages, of which every transaction writes one; and those with which the
-    first and the last value begin: two files may have the same meta pages.
+    These are in both meta pages, of which every transaction writes one, and at the start of the
+    first and the last value: two files may have the same meta pages.
     """
     found = [(at + _STATE_AT, _STATE.size) for at in (0, page_size)]
     rows = [0, -1] if starts.size else []
@@ -101,20 +101,20 @@ def guarded(page_size: int, starts: IntArray, sizes: IntArray) -> list[tuple[int
 
 
 def matches(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an LMDB, be it one that `meta()` refuses."""
+    """Return whether `head` begins an LMDB file, even one refused by `meta()`."""
     return head[16:20] in (_MAGIC, _MAGIC[::-1]) or head[12:16] == _MAGIC
 
 
 def meta(head: bytes) -> Meta:
-    """The valid meta page of a file that begins with `head`, of `_HEAD` bytes if it has as many.
+    """Return the valid meta page of a file, from its first `_HEAD` bytes, or fewer.
 
     Raises:
-        ValueError: it is no LMDB, or one that cannot be read; says what to do.
+        ValueError: the file is not an LMDB, or an unsupported one; has the remedy.
     """
     if not matches(head):
-        raise ValueError("it is no LMDB: the magic number is missing; give the path of a data.mdb")
+        raise ValueError("not an LMDB: the magic number is missing; give the path of a data.mdb")
     if head[16:20] != _MAGIC:
-        raise ValueError(f"it is of a machine of 32 bits, or of another byte order; {_OTHER}")
+        raise ValueError(f"written by a 32-bit machine, or in another byte order; {_OTHER}")
     first = _meta(head)
     if first.page_size not in {1 << bits for bits in range(8, 17)}:
         raise ValueError(f"its page size is {first.page_size:,}; {_DAMAGED}")
@@ -124,7 +124,7 @@ def meta(head: bytes) -> Meta:
         raise ValueError(f"its meta page is wrong; {_DAMAGED}")
     if found.flags & _SORTED_VALUES:
         what = "its keys have several values each (MDB_DUPSORT)"
-        raise ValueError(f"{what}; write a database with a key for each value")
+        raise ValueError(f"{what}; write a database with one key for each value")
     return found
 
 
@@ -135,21 +135,21 @@ def _meta(page: bytes) -> Meta:
     if magic != _MAGIC or not flags & _META:
         raise ValueError(f"a meta page is missing; {_DAMAGED}")
     if version != 1:
-        raise ValueError(f"its format is version {version}, and LMDB 0.9 writes 1; {_OTHER}")
+        raise ValueError(f"its format is version {version}, not 1 as of LMDB 0.9; {_OTHER}")
     return Meta._make(_STATE.unpack_from(page, _STATE_AT))
 
 
 def scan(path: bytes, progress: Callable[[int], object] = lambda position: None) -> Values:
-    """The values of a file, by its tree; `progress` is called with positions in it, in bytes.
+    """Find the values of a file by its tree; `progress` is called with positions, in bytes.
 
     Raises:
-        ValueError: as `meta()`; it has databases with names, or is damaged.
-        ContainerChangedError: it was written meanwhile.
-        OSError: it cannot be read.
+        ValueError: as `meta()`; the file has databases with names, or is damaged.
+        ContainerChangedError: the file was written meanwhile.
+        OSError: the file cannot be read.
     """
     with open_regular(path) as file, named(path):
         fd, status = file.fileno(), os.fstat(file.fileno())
-        # What the system would read ahead of a page is mostly values.
+        # Bytes read ahead of a page would mostly be values.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         head, wrong = os.pread(fd, _HEAD, 0), None
         try:
@@ -162,7 +162,7 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
         # The pages of a transaction are used again only after a later one has been committed.
         is_same = head == os.pread(fd, _HEAD, 0) and state_of(status) == state_of(os.fstat(fd))
     if not is_same:
-        what = "the database was written while its pages were read; try again when nobody writes"
+        what = "the database was written while its pages were read; try again without a writer"
         raise ContainerChangedError(path, what)
     if wrong is not None:
         raise ValueError(f"{os.fsdecode(path)!r}: {wrong}")
@@ -172,13 +172,13 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
 def _walk(
     fd: int, meta: Meta, end: int, progress: Callable[[int], object]
 ) -> tuple[IntArray, IntArray]:
-    """The starts and sizes of the values of a file of `end` bytes, level by level."""
+    """Find the starts and sizes of the values of a file of `end` bytes, level by level."""
     none = np.empty(0, np.int64)
     if meta.root == _NONE and not meta.entries:
         return none, none
     last = min(meta.last, end // meta.page_size - 1)
     if not 2 <= meta.root <= last or not meta.depth:
-        raise ValueError(f"its root is page {meta.root:,}, and its last page {last:,}; {_DAMAGED}")
+        raise ValueError(f"its root is page {meta.root:,}, but its last page {last:,}; {_DAMAGED}")
     pages = np.array([meta.root])
     with ThreadPoolExecutor(_READS) as pool:
         for above in reversed(range(meta.depth)):
@@ -196,7 +196,7 @@ def _walk(
             rows = _in_order(order, counts)
             pages = columns[0][rows]
     if pages.size != meta.entries:
-        what = f"it has {pages.size:,} values, and its meta page says {meta.entries:,}"
+        what = f"it has {pages.size:,} values, but its meta page says {meta.entries:,}"
         raise ValueError(f"{what}; {_DAMAGED}")
     return pages, columns[1][rows]
 
@@ -204,7 +204,7 @@ def _walk(
 def _read(
     fd: int, meta: Meta, parse: Callable[..., tuple[IntArray, ...]], pages: IntArray
 ) -> tuple[IntArray, ...]:
-    """What `parse` finds in some pages, whose numbers ascend; neighbours are one read."""
+    """Read pages with ascending numbers, neighbours in one read, and parse them."""
     size = meta.page_size
     block = np.empty((pages.size, size), np.uint8)
     cuts = np.flatnonzero(np.diff(pages) != 1) + 1
@@ -216,22 +216,22 @@ def _read(
 
 
 def _branches(block: NDArray[np.uint8], pages: IntArray) -> tuple[IntArray, ...]:
-    """int64[n], how many nodes each page has; and the page that each node leads to."""
+    """Return the number of nodes of each page, int64[n], and the target page of each node."""
     counts, _, _, (low, high, flags, _) = _nodes(block, pages, _BRANCH)
     return counts, low | high << 16 | flags << 32
 
 
 def _leaves(block: NDArray[np.uint8], pages: IntArray, last: int) -> tuple[IntArray, ...]:
-    """int64[n], how many values each page has; and of each value, its start and size in bytes."""
+    """Return the number of values of each page, int64[n], and each value's start and size."""
     counts, rows, nodes, (low, high, flags, keys) = _nodes(block, pages, _LEAF)
     size, numbers = block.shape[1], pages[rows]
     for flag, what in (_DATABASE, "databases with names"), (_SEVERAL, "several values for a key"):
         if (flags & flag).any():
-            raise ValueError(f"it has {what}; write the values into one without, with a key each")
+            raise ValueError(f"it has {what}; write one database with a key for each value")
     sizes, starts = low | high << 16, nodes + 8 + keys
     apart = flags & _APART != 0
     outside = starts + np.where(apart, 8, sizes) > size
-    _refuse(outside, numbers, "has a value that ends behind it")
+    _refuse(outside, numbers, "has a value beyond its end")
     where = (rows[apart] * size + starts[apart])[:, None] + np.arange(8)
     first = block.ravel()[where].view("<u8")[:, 0]
     # Their numbers may be as large as 2**64 - 1.
@@ -246,11 +246,11 @@ def _leaves(block: NDArray[np.uint8], pages: IntArray, last: int) -> tuple[IntAr
 def _nodes(
     block: NDArray[np.uint8], pages: IntArray, kind: int
 ) -> tuple[IntArray, IntArray, IntArray, list[IntArray]]:
-    """The nodes of pages, in their order.
+    """Parse the nodes of pages, in order.
 
     Returns:
-        int64[pages], how many each page has; of each node its page in the block, where it is in
-        the page (bytes), and its 4 words.
+        int64[pages], the number of nodes of each page; for each node its page in the block, its
+        position in the page (bytes), and its 4 words.
     """
     words: NDArray[Any] = block.view("<u2")
     _refuse(block.view("<u8")[:, 0] != pages, pages, "has the number of another")
@@ -270,7 +270,7 @@ def _nodes(
 
 
 def _in_order(order: IntArray, counts: IntArray) -> IntArray:
-    """Which node is at each place, if pages with so many nodes each are the `order`-th ones."""
+    """Return the node at each place if pages with `counts` nodes are reordered by `order`."""
     ranks = np.empty_like(order)
     ranks[order] = np.arange(order.size)
     firsts, counts = (np.cumsum(counts) - counts)[ranks], counts[ranks]

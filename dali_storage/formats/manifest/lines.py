@@ -1,6 +1,6 @@
 """Manifests: text files with a JSON object on each line, as in NeMo [1].
 
-What DALI makes of a line is in its loader/nemo_asr_loader.cc, which parses with RapidJSON.
+DALI's rules for a line are in its loader/nemo_asr_loader.cc, which parses with RapidJSON.
 
 [1] https://docs.nvidia.com/nemo-framework/user-guide/latest/nemotoolkit/asr/datasets.html
 """
@@ -28,7 +28,7 @@ from ...contract.views import Contents, Views, copied
 from ..files import LOCAL, Files
 
 Kind: TypeAlias = type[str] | type[int] | type[float]
-"""Of a column: UTF-8 as uint8 (n,), int64 (1,) or float64 (1,)."""
+"""The type of a column: UTF-8 as uint8 (n,), int64 (1,) or float64 (1,)."""
 
 _FIELDS: list[tuple[str, type]] = [(name, int) for name in ("manifest", "line", "number", "file")]
 _FIELDS += [(name, float) for name in ("offset", "duration")]
@@ -47,7 +47,7 @@ class Manifest:
         rows: n records: "manifest", an index into `paths`; "line", from 1 on; "number" of the
             sample in its manifest; "file", an index into `names`; "offset", in seconds, at least 0;
             and "duration", in seconds, negative if there is none.
-        columns: of each wanted key: n numbers, or n parts of UTF-8.
+        columns: for each wanted key: n numbers, or n parts of UTF-8.
     """
 
     paths: Sequence[bytes]
@@ -56,12 +56,12 @@ class Manifest:
     columns: list[NDArray[Any] | Views]
 
     def where(self, sample: int) -> str:
-        """The line of a sample, for messages."""
+        """Return the line of a sample, for messages."""
         manifest, line, *_ = self.rows[sample]
         return f"{os.fsdecode(self.paths[manifest])!r}, line {line}"
 
     def values(self, samples: IntArray) -> list[Contents]:
-        """The columns of some samples, in new memory."""
+        """Return the columns of some samples, in new memory."""
         return [
             copied(Views(it.buffer, it.offsets[samples], it.sizes[samples]).contents())
             if isinstance(it, Views)
@@ -70,7 +70,7 @@ class Manifest:
         ]
 
     def checksum(self, start: int) -> int:
-        """A CRC-32 of all samples, that goes on from another one."""
+        """Return a CRC-32 of all samples, continued from another one."""
         for it in (self.rows, *self.columns):
             for part in (it.buffer, it.sizes) if isinstance(it, Views) else (it,):
                 start = zlib.crc32(np.ascontiguousarray(part).data.cast("B"), start)
@@ -87,23 +87,23 @@ def read(
     dali: tuple[float, float] | None = None,
     files: Files = LOCAL,
 ) -> Manifest:
-    """The samples of manifests.
+    """Read the samples of manifests.
 
     Args:
         paths: paths, or URLs of objects.
         key: of the path or URL of a sample's file.
-        columns: the keys whose values are wanted.
-        root: what paths are relative to.
-        segments: whether "offset" and "duration" are those of a part of the file.
-        dali: do as DALI: skip lines without a path; round numbers as RapidJSON; end text at a NUL,
-            and take none for empty; ignore what follows an object. And leave out samples of less
-            and of more seconds than these two, where they are not 0.
+        columns: the wanted keys, and the kinds of their values.
+        root: the base of relative paths.
+        segments: whether "offset" and "duration" select a part of the file.
+        dali: follow DALI: skip lines without a path; round numbers as RapidJSON; end text at a NUL,
+            with missing text as empty; ignore text after an object. And leave out samples shorter
+            and longer than these two numbers of seconds, unless 0.
         files: reads the manifests.
 
     Raises:
-        ValueError: a line is no JSON object, or has a wrong value; or there is no sample. The
+        ValueError: a line is not a JSON object, or has a wrong value; or there is no sample. The
             message has the manifest and the line.
-        OSError: a manifest cannot be read; names it.
+        OSError: a manifest cannot be read; names the manifest.
     """
     parser = _Parser(key, columns, segments, dali)
     kinds = [*enumerate(columns.values())]
@@ -112,7 +112,7 @@ def read(
     if not table.size:
         shown = ", ".join(repr(os.fsdecode(path)) for path in paths)
         is_limited = dali is not None and any(limit > 0 for limit in dali)
-        why = ", of a duration that min_duration and max_duration allow" * is_limited
+        why = " with a duration between min_duration and max_duration" * is_limited
         raise ValueError(f"no line of {shown} has a sample{why}")
     found: list[NDArray[Any] | Views] = [table[name] for name, _ in fields]
     for number, text in parser.texts.items():
@@ -123,9 +123,9 @@ def read(
 
 
 def first_path(manifest: bytes, key: str) -> list[bytes]:
-    """What the first line of a local manifest names, to tell URLs from paths; none if it is bad.
+    """Return the path or URL in the first line of a local manifest; nothing if the line is bad.
 
-    A pipe is left alone: it can be read only once.
+    A pipe is not read, as reading works only once.
     """
     failures = OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError
     if os.path.isfile(path := os.fsdecode(manifest)):
@@ -135,7 +135,7 @@ def first_path(manifest: bytes, key: str) -> list[bytes]:
 
 
 class _Parser:
-    """Makes rows of lines, and collects names and texts; the attributes are those of `read()`."""
+    """Makes rows of lines, and collects names and texts; see `read()` for the arguments."""
 
     def __init__(
         self,
@@ -150,11 +150,11 @@ class _Parser:
         self._decoder = json.JSONDecoder(
             parse_float=_any_length(as_rapidjson) if dali else float,
             parse_int=_any_length(int),
-            parse_constant=float,  # NaN or Infinity, which only wanted keys must not be
+            parse_constant=float,  # NaN or Infinity, refused only for wanted keys
         )
 
     def rows(self, paths: Sequence[bytes], files: Files) -> Iterator[tuple[Any, ...]]:
-        """The rows of manifests."""
+        """Yield the rows of manifests."""
         with files.opened(paths) as opened:
             for manifest, file in enumerate(opened):
                 number, skipped = 0, list[int]()
@@ -165,7 +165,7 @@ class _Parser:
                         row = self._row(text) if text else []
                     except (ValueError, OverflowError, RecursionError) as error:
                         where = f"{os.fsdecode(paths[manifest])!r}, line {line}"
-                        what = "it is no JSON object: " * isinstance(error, json.JSONDecodeError)
+                        what = "not a JSON object: " * isinstance(error, json.JSONDecodeError)
                         raise ValueError(f"{where}: {what}{error}") from None
                     if row:
                         yield (manifest, line, number, *row)
@@ -175,15 +175,15 @@ class _Parser:
                 _warn(paths[manifest], self._key, skipped)
 
     def _row(self, text: str) -> list[Any] | None:
-        """From "file" on; None if the line is to be skipped, and empty if it is left out."""
+        """Parse the fields from "file"; None to skip a line with a warning, empty to leave out."""
         found: Any = {}
         end, dali = 0, self._dali
         if not dali and text[0] == "\ufeff":
-            raise ValueError("it has a byte order mark: save the file as UTF-8 without one")
+            raise ValueError("it has a byte order mark; save the file as UTF-8 without one")
         if not dali or text[0] == "{":
             found, end = self._decoder.raw_decode(text)
         if not dali and (text[end:] or not isinstance(found, dict)):
-            raise ValueError("it is not one JSON object")
+            raise ValueError("it is not one JSON object; write one object on each line")
         if not (name := self._text(text, found, self._key)):
             if dali:
                 return None
@@ -202,12 +202,12 @@ class _Parser:
         return [self.names.setdefault(name, len(self.names)), max(offset, 0.0), duration, *values]
 
     def _text(self, line: str, found: dict[str, Any], key: str) -> bytes:
-        """Text as UTF-8; bytes of the line that are none stay as they are."""
+        """Return text as UTF-8; invalid bytes of the line stay unchanged."""
         value = str(_value(found, key, str, "" if self._dali else None))
         if self._dali:
             value = value.partition("\0")[0]
         if not value.isascii() and _LONE.search(value):
-            # Of a byte that is no UTF-8, or of an escape? With others for such bytes, only of that.
+            # From an invalid byte, or from an escape? With invalid bytes replaced, only the latter.
             valid = line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             if _LONE.search(self._decoder.raw_decode(valid)[0][key]):
                 raise ValueError(f"{key!r} has half of a surrogate pair; write UTF-8")
@@ -218,7 +218,7 @@ def _warn(path: bytes, key: str, skipped: list[int]) -> None:
     if skipped:
         some = ", ".join(map(str, skipped[:_LISTED])) + ", ..." * (len(skipped) > _LISTED)
         count = f"{len(skipped)} lines are" if len(skipped) > 1 else "1 line is"
-        what = f"{count} no JSON object with {key!r}, and skipped: {some}"
+        what = f"{count} skipped, without a JSON object with {key!r}: {some}"
         warnings.warn(f"{os.fsdecode(path)!r}: {what}", ManifestLinesSkipped, stacklevel=2)
 
 
@@ -230,13 +230,13 @@ def _value(found: dict[str, Any], key: str, kind: Kind, missing: Any = None) -> 
     elif known and kind is float:
         known = math.isfinite(value)
     if not known or isinstance(value, bool):
-        what = f"not {json.dumps(value):.50}" if key in found else "and the line has none"
+        what = f"not {json.dumps(value):.50}" if key in found else "but is missing in the line"
         raise ValueError(f"{key!r} must be {_NAMES[kind]}, {what}")
     return kind(value)
 
 
 def _any_length(parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Infinity where Python refuses a number with very many digits: the key may not be wanted."""
+    """Wrap `parse`: infinity if Python refuses so many digits, as the key may be unwanted."""
 
     def number(text: str) -> float:
         try:
@@ -248,16 +248,16 @@ def _any_length(parse: Callable[[str], float]) -> Callable[[str], float]:
 
 
 def as_rapidjson(text: str) -> float:
-    """A number with a point or an exponent, as RapidJSON reads it without full precision.
+    """Parse a number with a point or an exponent like RapidJSON without full precision.
 
-    With more than 15 digits it may be a few units in the last place away from the nearest double,
-    and the frames of a segment one frame. See ParseNumber() in rapidjson/reader.h.
+    With more than 15 digits, the result may be a few units in the last place off the nearest
+    double, and the frames of a segment off by one. See ParseNumber() in rapidjson/reader.h.
     """
     if len(text) <= 16 and "e" not in text and "E" not in text:
         return float(text)  # less than 2**53, by an exact power of ten: rounded once
     mantissa, _, power = text.lstrip("-").lower().partition("e")
     whole, _, fraction = mantissa.partition(".")
-    # Digits go into an integer until it has 2**53, and up to 17, without the first, into a double.
+    # Digits go into an integer up to 2**53, then into a double, 17 in all without the first.
     value, digits, used = int(whole), len(whole) - 1, 0
     while used < len(fraction) and value < 1 << 53:
         value = value * 10 + int(fraction[used])

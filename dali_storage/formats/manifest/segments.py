@@ -1,7 +1,7 @@
 """Samples of manifests: whole files, and segments of sound.
 
-A segment of a WAV is a range of its bytes, behind a header of its own. Other sound has to be
-decoded from the start of its file, and the segment is cut out then.
+A segment of a WAV is a range of its bytes, after a header of its own. Other sound is decoded from
+the start of its file, and the segment is cut out afterwards.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _FLAG, _RATE = Output(np.dtype(np.bool_), 0), Output(np.dtype(np.float32), 0)
 _LONG = 1e9  # seconds; more than any sound has
 _LONGEST = (1 << 32) - PAGE  # bytes of frames in a WAV
 _UNKNOWN = (
-    "it is no WAV with PCM, float, A-law or mu-law, of which segments are ranges of bytes and the "
-    "rate is read: convert it; or take readers.nemo_asr for sound, and for other files "
-    "segments=False and no return_rate"
+    "segments and return_rate need a WAV with PCM, float, A-law or mu-law, and this is another "
+    "file; convert it, use readers.nemo_asr for sound, or give segments=False and no return_rate "
+    "for other files"
 )
 
 
 class Segments(Format):
-    """The data of samples, and what is to be done with it when it is decoded.
+    """The data of samples, and instructions for decoded sound.
 
-    Outputs are the data; bool (): whether a segment is to be cut out of what it decodes to; its
-    offset and duration in seconds, float64 (2,), the latter 1e9 if there is none; the rate in
-    Hz, float32 (), or 0 if it is not known; the number of the sample in its manifest, int64 (1,);
-    and columns of manifests.
+    Outputs are the data; bool (): whether to cut a segment out of the decoded sound; its offset and
+    duration in seconds, float64 (2,), with duration 1e9 if there is none; the rate in Hz, float32
+    (), or 0 if unknown; the number of the sample in its manifest, int64 (1,); and columns of
+    manifests.
     """
 
     labels = False
@@ -51,13 +51,13 @@ class Segments(Format):
     def __init__(
         self, kinds: Sequence[Kind], operator: str, *, rates: bool, decoded: bool = False
     ) -> None:
-        """What is wanted.
+        """Make a format.
 
         Args:
-            kinds: those of the columns.
+            kinds: of the columns.
             operator: the name of the reader.
             rates: whether rates must be known.
-            decoded: whether all files are sound that is decoded, so that it can be cut then.
+            decoded: whether all files are decoded sound, from which segments can be cut.
         """
         self.operator = operator
         self.schema = operator.title().replace("_", "")
@@ -67,15 +67,15 @@ class Segments(Format):
         self._known = WeakKeyDictionary[Catalog, tuple[Manifest, dict[int, Sound]]]()
 
     def find(self, manifest: Manifest, files: Files) -> Catalog:
-        """The catalog of the samples.
+        """Make the catalog of the samples.
 
-        They are whole files if all segments begin where their files do: what follows a segment is
-        cut off by `decode()`. Otherwise the sizes of all files are read here, and the headers of
-        those within which a segment begins.
+        Samples are whole files if all segments begin at the start of their files: `decode()` cuts
+        off the rest. Otherwise the sizes of all files are read here, and the headers of files with
+        a later segment.
 
         Raises:
-            ValueError: a segment begins behind the end of its file; the message has the line.
-            OSError: a file cannot be read; names it.
+            ValueError: a segment begins after the end of its file; the message has the line.
+            OSError: a file cannot be read; names the file.
         """
         names, sounds = file_names("paths in manifests", manifest.names), dict[int, Sound]()
         if manifest.rows["offset"].any():
@@ -87,7 +87,7 @@ class Segments(Format):
         return found.knowing(manifest.checksum(found.checksum()))
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """The outputs; raises RecordError for a file that cannot be cut, or has no known rate."""
+        """Return the outputs; raise RecordError for a file that cannot be cut or lacks a rate."""
         manifest, known = self._known[catalog]
         rows = manifest.rows[delivered]
         data: Contents = views.contents()
@@ -102,7 +102,7 @@ class Segments(Format):
             items, sounds = list(views.slices()), dict[int, Sound]()
             columns = zip(items, rows["file"].tolist(), wanted.tolist(), strict=True)
             for slot, (item, file, is_wanted) in enumerate(columns):
-                if file in known:  # it was cut by the catalog
+                if file in known:  # cut by the catalog
                     sounds[slot], layout[0, slot] = known[file], known[file].rate
                     continue
                 items[slot] = whole = untagged(item) if self._decoded else item
@@ -112,7 +112,7 @@ class Segments(Format):
                     elif not self._decoded:
                         raise refused(slot, _UNKNOWN)
             starts, nbytes = _places(rows, layout, views.sizes, refused)
-            # One that is all of its file has a header.
+            # A segment of the whole file has a header.
             is_cut = _is_part(rows) & ((layout[2] == 0) | (nbytes < layout[1] * layout[2]))
             cut = [slot for slot in sounds if is_cut[slot]]
             _add_headers(items, sounds, cut, starts, nbytes)
@@ -125,7 +125,7 @@ class Segments(Format):
 
 
 def _is_part(rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Which samples are segments, and not whole files."""
+    """Return bool[n]: true for samples that are segments, not whole files."""
     part: NDArray[np.bool_] = (rows["offset"] > 0) | (rows["duration"] >= 0)
     return part
 
@@ -136,13 +136,13 @@ def _places(
     nbytes: IntArray,
     refused: Callable[[int, str], Exception],
 ) -> tuple[IntArray, IntArray]:
-    """Where segments are in their files, and how long: bytes; others are whole files.
+    """Return the starts and sizes of segments in their files, in bytes; others are whole files.
 
     Args:
-        rows: n of a manifest.
+        rows: n rows of a manifest.
         layout: int64[4, n]: rate, frames, align and start of `Sound`, or zeros.
         nbytes: int64[n], of the files.
-        refused: makes an error of the number of a row and what is wrong with its segment.
+        refused: makes an error from the number of a row and a description.
     """
     rate, total, align, start = layout
     first, frames = (  # fractions of frames are cut off, as in DALI
@@ -152,7 +152,7 @@ def _places(
     is_cut = _is_part(rows) & (align > 0)
     for row in np.flatnonzero(is_cut & (first > total))[:1].tolist():
         end = f"{total[row]:,} frames at {rate[row]:,} Hz"
-        raise refused(row, f"the segment begins at frame {first[row]:,}, and the file has {end}")
+        raise refused(row, f"the segment begins at frame {first[row]:,}, but the file has {end}")
     starts, found = np.where(is_cut, [start + first * align, frames * align], [0 * align, nbytes])
     for row in np.flatnonzero(is_cut & (found > _LONGEST))[:1].tolist():
         what = f"a WAV of {found[row]:,} bytes is too long"
@@ -163,7 +163,7 @@ def _places(
 def _add_headers(
     data: list[Any], sounds: dict[int, Sound], cut: list[int], starts: IntArray, sizes: IntArray
 ) -> None:
-    """Make parts of some items WAVs of their own, in new memory."""
+    """Replace some items by WAVs of their parts, in new memory."""
     headers = [sounds[slot].header(int(sizes[slot])) for slot in cut]
     memory = np.empty(sum(map(len, headers)) + int(sizes[cut].sum()), np.uint8)
     parts, at = zip(cut, headers, starts[cut].tolist(), sizes[cut].tolist(), strict=True), 0
@@ -175,7 +175,7 @@ def _add_headers(
 
 
 def _ranges(manifest: Manifest, found: Catalog, files: Files, sounds: dict[int, Sound]) -> Ranges:
-    """Where the samples are in `found`; `sounds` gets the headers of files that are cut there."""
+    """Find the ranges of samples in `found`; add the headers of cut files to `sounds`."""
     rows, nbytes = manifest.rows, sizes(found)
     of = np.ascontiguousarray(rows["file"])
     begun = np.unique(of[rows["offset"] > 0]).tolist()

@@ -1,7 +1,7 @@
-"""Headers of WAV files of which each frame has its own bytes: PCM, float, A-law and mu-law.
+"""Headers of WAV files with separate bytes for each frame: PCM, float, A-law and mu-law.
 
-The layouts are those of RIFF/WAVE [1] and RF64 [2]. Of untrue lengths libsndfile's wav.c and rf64.c
-make the same; DALI reads sound with libsndfile.
+The layouts are RIFF/WAVE [1] and RF64 [2]. Wrong lengths are treated as in wav.c and rf64.c of
+libsndfile, which DALI uses.
 
 [1] Multimedia Programming Interface and Data Specifications 1.0, IBM and Microsoft, 1991
 [2] EBU Tech 3306
@@ -14,20 +14,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 PAGE = 4096
-"""Bytes of a file's start that usually have all of its header."""
+"""Bytes at a file's start, usually with the whole header."""
 
 _CUTTABLE = {1, 3, 6, 7}  # WAVE_FORMAT_PCM, _IEEE_FLOAT, _ALAW, _MULAW: a frame has its own bytes
 _EXTENSIBLE = 0xFFFE
 
 
 class Sound(NamedTuple):
-    """What the header of a WAV says.
+    """The contents of a WAV's header.
 
     Attributes:
         rate: of samples, in Hz.
-        frames: how many there are.
+        frames: their number.
         align: bytes of a frame.
-        start: where the first frame is, bytes.
+        start: the position of the first frame, in bytes.
         layout: the "fmt " chunk.
     """
 
@@ -38,30 +38,31 @@ class Sound(NamedTuple):
     layout: bytes
 
     def header(self, nbytes: int) -> bytes:
-        """What makes a WAV of so many bytes of frames, which follow it; less than 4 GiB."""
+        """Return a WAV header for so many bytes of frames, less than 4 GiB."""
         fact = struct.pack("<4sII", b"fact", 4, nbytes // self.align)
         body = b"WAVE" + self.layout + fact + struct.pack("<4sI", b"data", nbytes)
         return struct.pack("<4sI", b"RIFF", len(body) + nbytes) + body
 
 
 def sound_of(head: Any, size: int, more: Callable[[int], Any] | None = None) -> Sound | None:
-    """What the header of a file of `size` bytes says; None if it is no such WAV, or damaged.
+    """Parse the header of a file of `size` bytes; None if this is not such a WAV, or damaged.
 
-    `head` is its first `PAGE` bytes, and `more()` gives as many from any position on; or all.
+    `head` is the first `PAGE` bytes, and `more()` returns as many from any position; or `head` is
+    the whole file.
     """
     start = bytes(head[:PAGE])
     if start[:4] not in (b"RIFF", b"RF64") or start[8:12] != b"WAVE":
         return None
     try:
         return _wav(start, size, more or (lambda at: head[at : at + PAGE]))
-    except struct.error:  # it is cut short, or damaged
+    except struct.error:  # truncated or damaged
         return None
 
 
 def untagged(data: Any) -> Any:
-    """The same without ID3v2 tags at its start.
+    """Return data without ID3v2 tags at the start.
 
-    libsndfile skips them, too, but takes as much from the end of a WAV that is in memory.
+    libsndfile skips them, too, but cuts as much from the end of a WAV in memory.
     """
     while bytes(data[:3]) == b"ID3" and len(data) >= 10:
         nbytes = 0
@@ -72,7 +73,7 @@ def untagged(data: Any) -> Any:
 
 
 def _wav(data: bytes, size: int, more: Callable[[int], Any]) -> Sound | None:
-    """Goes from chunk to chunk; `data` is what the file has from `base` on."""
+    """Go from chunk to chunk; `data` is a part of the file from `base`."""
     at, base, layout, long = 12, 0, b"", 0
     is_long, unclosed = data[:4] == b"RF64", data[:8] == b"RIFF\x08\0\0\0"
     while at + 8 <= size:

@@ -1,7 +1,7 @@
-""".npy files: an array each, with a header that says its type and shape.
+""".npy files: an array each, with its type and shape in a header.
 
-The layout is that of numpy.lib.format, versions 1 to 3. DALI's reader (dali/util/numpy.cc) takes
-files of version 1 only. Which files it finds is in its loader/file_loader.h.
+The layout is that of numpy.lib.format, versions 1 to 3. DALI's reader (dali/util/numpy.cc) accepts
+files of version 1 only, and finds files by the rules of its loader/file_loader.h.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..kinds import OneKind, named
 from .region import Region
 
 _WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
-_LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; that of an array of numbers has 128
+_LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; an array of numbers has 128
 _MOST_AXES = 32
 _NO_LABELS = np.empty(0, np.int32)
 
@@ -39,12 +39,13 @@ _NO_LABELS = np.empty(0, np.int32)
 def find(
     file_root: Any, file_list: Any, files: Any, file_filter: Any, remote: Remote | None = None
 ) -> Catalog:
-    """The files of these arguments, as whole samples without labels; None means not given.
+    """Find the files of these arguments, as whole samples without labels; None means not given.
 
     `remote` lists objects.
 
     Raises:
-        ValueError: not one of the three, `files` and `file_list`, or no files are found.
+        ValueError: none of the three is given, or both `files` and `file_list`; or there are no
+            files.
         OSError, TypeError: as the functions of `discovery`.
     """
     file_filter = "*.npy" if file_filter is None else file_filter
@@ -79,10 +80,10 @@ def find(
 
 
 class Npy(Format):
-    """An array for each file: a view of the batch's buffer if it lies there as DALI needs it.
+    """An array for each file: a view of the batch's buffer, if DALI can use the layout.
 
-    Otherwise (Fortran order, a region that is not contiguous, an odd offset) it is a copy. Arrays
-    of a batch that are small and of one shape are copied into one.
+    Otherwise (Fortran order, a region that is not contiguous, an odd offset) a copy. Small arrays
+    of one shape in a batch are copied into one.
     """
 
     operator = "numpy"
@@ -96,7 +97,7 @@ class Npy(Format):
         self._kind = OneKind("the array")
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """The arrays; raises RecordError for a file that is none, or of another type."""
+        """Return the arrays; raise RecordError for another file, or an array of another type."""
         arrays = []
         samples = delivered.tolist()
         for sample, content in zip(samples, views.slices(), strict=True):
@@ -113,38 +114,38 @@ class Npy(Format):
 
 
 def view(content: memoryview) -> NDArray[Any]:
-    """The array in the bytes of a file, without a copy. More bytes may follow it.
+    """Return the array in the bytes of a file, without a copy. More bytes may follow the array.
 
     Raises:
-        ValueError: the file is no array of numbers, or is cut short; says what to do.
+        ValueError: the file is not an array of numbers, or is truncated; has the remedy.
     """
     start = bytes(content[:12])
     width = _WIDTHS.get(start[:8])
     if width is None:
-        raise ValueError(f"it is no .npy file of version 1 to 3: it begins with {start!r}")
+        raise ValueError(f"it is not a .npy file of version 1 to 3: it begins with {start!r}")
     offset = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
     if offset > min(len(content), _LONGEST):
         what = f"its header has {offset:,} bytes, and the file {len(content):,}"
-        raise ValueError(f"{what}; it is cut short or damaged: write it anew by numpy.save()")
+        raise ValueError(f"{what}; the file is damaged: write it again with numpy.save()")
     dtype, shape, nbytes, order = parse(bytes(content[:offset]))
     needed = offset + nbytes
     if needed > len(content):
         what = f"an array {named(dtype, len(shape))} of the shape {shape}"
-        what = f"{what} needs {needed:,} bytes, and the file has {len(content):,}"
-        raise ValueError(f"{what}; it is cut short: write it anew by numpy.save()")
-    # Not np.ndarray(buffer=...): it would refer to the buffer below the lease, not to the lease.
+        what = f"{what} needs {needed:,} bytes, but the file has {len(content):,}"
+        raise ValueError(f"{what}; the file is truncated: write it again with numpy.save()")
+    # Not np.ndarray(buffer=...), which would refer to the buffer below the lease, not to the lease.
     array = np.frombuffer(content[offset:needed], dtype)
     return array.reshape(shape, order=order)
 
 
 @lru_cache(maxsize=1024)  # a data set usually has one shape, or a few
 def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C", "F"]]:
-    """The type and shape of an array, its size in bytes, and its order, C or Fortran.
+    """Parse a header: the type and shape of an array, its bytes, and its order, C or Fortran.
 
     `raw` is the header, from the first byte of the file to the last before the data.
 
     Raises:
-        ValueError: it is not valid, or DALI has no such type.
+        ValueError: the header is not valid, or DALI has no such type.
     """
     file = io.BytesIO(raw)
     try:
@@ -152,16 +153,16 @@ def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C",
         is_first = npy.read_magic(file) == (1, 0)
         read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
         shape, fortran, dtype = read(file, max_header_size=_LONGEST)
-    except Exception as error:  # numpy does not promise which
+    except Exception as error:  # numpy does not document the types
         what = f"its header is not valid ({str(error)[:200]})"
-        raise ValueError(f"{what}; write it anew by numpy.save()") from None
+        raise ValueError(f"{what}; write the file again with numpy.save()") from None
     shape = tuple(map(int, shape))  # True is an int
     if dtype.hasobject or dtype.kind not in "biuf" or dtype.itemsize > 8 or not dtype.isnative:
         what = "Python objects, which are never unpickled" if dtype.hasobject else str(dtype)[:200]
         known = "bool, (u)int8 to 64, float16, 32 or 64, little-endian"
-        raise ValueError(f"its elements are {what}; save it as a type that DALI has: {known}")
+        raise ValueError(f"its elements are {what}; save them as a type of DALI: {known}")
     whole = math.prod(filter(None, shape)) * dtype.itemsize
     if min(shape, default=0) < 0 or whole >= 1 << 63 or len(shape) > _MOST_AXES:
         what = f"its shape {shape} is impossible, or has more than {_MOST_AXES} dimensions"
-        raise ValueError(f"{what}; write it anew by numpy.save()")
+        raise ValueError(f"{what}; write the file again with numpy.save()")
     return dtype, shape, whole if all(shape) else 0, "F" if fortran else "C"

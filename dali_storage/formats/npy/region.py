@@ -1,6 +1,6 @@
-"""Regions of interest, as DALI cuts them.
+"""Regions of interest, cut as in DALI.
 
-The arithmetic is that of dali/operators/generic/slice/slice_attr.h and out_of_bounds_policy.h:
+The arithmetic follows dali/operators/generic/slice/slice_attr.h and out_of_bounds_policy.h:
 relative numbers and their products are float32, and halves are rounded away from zero.
 """
 
@@ -18,7 +18,7 @@ _LIMIT = 1 << 62  # of positions
 
 _Slices: TypeAlias = tuple[slice, ...]
 _Plan: TypeAlias = tuple[_Slices, list[int] | None, _Slices]
-"""The part of an array that is in a region; if it is padded: the region's shape, and the place."""
+"""The part of an array in a region; with padding, also the region's shape and the part's place."""
 
 
 class Region:
@@ -35,11 +35,10 @@ class Region:
 
         Args:
             numbers: roi_start, rel_roi_end and so on: a number for each of the axes, or one for
-                all. At most one says where the region begins, and one where it ends.
-            axes: that the numbers are for; none is all, in their order.
-            policy: what is done if the region reaches beyond an array: "error", "pad" or
-                "trim_to_shape".
-            fill_value: what "pad" fills with, converted to the type of the array.
+                all. At most one gives the start of the region, and one the end.
+            axes: of the numbers; none is all, in order.
+            policy: for a region beyond an array: "error", "pad" or "trim_to_shape".
+            fill_value: the padding of "pad", converted to the type of the array.
         """
         self._numbers = numbers
         self._axes = axes
@@ -48,10 +47,10 @@ class Region:
         self._plan = lru_cache(maxsize=1024)(self._make_plan)  # a data set usually has few shapes
 
     def cut(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The region of an array: a view, or new memory if it has to be padded.
+        """Return the region of an array: a view, or new memory with padding.
 
         Raises:
-            ValueError: it does not fit; says which argument to change.
+            ValueError: the region does not fit; names the argument to change.
         """
         inside, shape, place = self._plan(array.shape)
         if shape is None:
@@ -60,7 +59,7 @@ class Region:
         try:
             padded = np.full(shape, fill, array.dtype)
         except (MemoryError, ValueError):
-            what = f"the region has the shape {tuple(shape)} and does not fit into memory"
+            what = f"the region of shape {tuple(shape)} does not fit into memory"
             raise ValueError(f"{what}; correct the roi arguments") from None
         padded[place] = array[inside]
         return padded
@@ -96,19 +95,19 @@ class Region:
         if any(not -ndim <= axis < ndim for axis in axes):
             raise ValueError(f"roi_axes must be axes of the array, which has {ndim}, not {axes}")
         if len({axis % ndim for axis in axes}) < len(axes):
-            raise ValueError(f"roi_axes must be different axes of the {ndim}, not {axes}")
+            raise ValueError(f"roi_axes must be different axes of {ndim}, not {axes}")
         return [axis % ndim for axis in axes]
 
 
 def _bounds(given: Mapping[str, float], axis: int, extent: int) -> tuple[int, int]:
-    """Where a region begins and ends in an axis, by the numbers for it."""
+    """Return the start and end of a region in an axis, from the numbers for this axis."""
     with np.errstate(over="ignore", invalid="ignore"):
         single = {name: np.float32(it) for name, it in given.items() if name.startswith("rel_")}
         scaled = {name: float(it * np.float32(extent)) for name, it in single.items()}
     start = scaled.get("rel_roi_start", given.get("roi_start", 0))
     end = scaled.get("rel_roi_end", given.get("roi_end", extent))
     if {"rel_roi_start", "rel_roi_shape"} <= single.keys():
-        # One product, so that one region and the next fit together.
+        # One product, so adjacent regions fit together.
         end = (float(single["rel_roi_start"]) + float(single["rel_roi_shape"])) * extent
     elif {"roi_shape", "rel_roi_shape"} & given.keys():
         end = start + scaled.get("rel_roi_shape", given.get("roi_shape", 0))
@@ -119,13 +118,13 @@ def _bounds(given: Mapping[str, float], axis: int, extent: int) -> tuple[int, in
 
 
 def saturated(value: float, dtype: np.dtype[Any]) -> Any:
-    """A number as DALI's ConvertSat() converts it: rounded, and within the limits of the type."""
+    """Convert a number like DALI's ConvertSat(): rounded, and within the limits of the type."""
     with np.errstate(over="ignore"):
         single = np.float32(value)
         if dtype.kind == "f":
             return single.astype(dtype)
     if np.isnan(single):
-        raise ValueError(f"fill_value must be a number, as the array is of {dtype}, not NaN")
+        raise ValueError(f"fill_value must be a number for an array of {dtype}, not NaN")
     whole = _rounded(min(max(float(single), -(2.0**64)), 2.0**64))
     if dtype.kind == "b":
         return bool(whole)
@@ -134,5 +133,5 @@ def saturated(value: float, dtype: np.dtype[Any]) -> Any:
 
 
 def _rounded(value: float) -> int:
-    """As llround(): to the nearest integer, halves away from zero."""
+    """Round like llround(): to the nearest integer, halves away from zero."""
     return int(math.copysign(math.floor(abs(value) + 0.5), value))

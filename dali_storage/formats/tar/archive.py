@@ -1,6 +1,6 @@
-"""Tars: where the files in them are.
+"""Tars: the places of their files.
 
-The rules are those of DALI's libtar, but pax headers are read, too, and sizes of 8 GiB and more.
+The rules follow DALI's libtar, but pax headers are read, too, and sizes of 8 GiB and more.
 Formats: POSIX pax(1), and "Basic Tar Format" in the manual of GNU tar.
 """
 
@@ -17,15 +17,15 @@ BLOCK = 512
 REGULAR = b"0\x007"  # also contiguous files
 _NO_FILES = b"123456"  # links, devices, directories, FIFOs
 _RECORDS = b"xgLK"  # which describe the next file
-_SPARSE = "a sparse file; extract it, and make the tar anew without --sparse"
+_SPARSE = "a sparse file; extract the tar, and make another one without --sparse"
 _LONGEST = 16 << 20  # bytes of a pax header or long name
 _SIZE = re.compile(rb"[0-9]{1,18}\n")
-_UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # what libtar cuts off from a name
+_UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # the start of a name that libtar removes
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class Header(NamedTuple):
-    """What a header block says. A name of 100 bytes may be cut."""
+    """The contents of a header block. A name of 100 bytes may be cut."""
 
     kind: int  # of `REGULAR`, for a file
     name: bytes
@@ -36,7 +36,7 @@ class Member(NamedTuple):
     """A regular file in a tar.
 
     Attributes:
-        name: as libtar returns it: without slashes before it.
+        name: as in libtar: without leading slashes.
         offset: of its data, in bytes.
         size: bytes.
     """
@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 def matches(head: bytes) -> bool:
-    """Whether a file that begins with these 512 bytes is a tar. One of zeros is an empty tar."""
+    """Return whether these 512 bytes begin a tar. Zeros are an empty tar."""
     try:
         return len(head) >= BLOCK and (not any(head) or header(head) is not None)
     except ValueError:
@@ -55,21 +55,21 @@ def matches(head: bytes) -> bool:
 
 
 def compressed(head: bytes) -> str:
-    """What to say of a file that begins with these bytes if it is compressed; else empty."""
+    """Return a message for the first bytes of a compressed file; "" for others."""
     names = (name for magic, name in _COMPRESSED.items() if head.startswith(magic))
     return "".join(f"it is compressed with {name}; decompress it" for name in names)
 
 
 def header(block: bytes) -> Header:
-    """The header in a block.
+    """Parse the header in a block.
 
     Raises:
-        ValueError: it has a wrong checksum, or a size that is no number.
+        ValueError: the checksum is wrong, or the size is not a number.
     """
     rest = block[:148] + b" " * 8 + block[156:]
     written = _number(block[148:156])
     if written != sum(rest) and written != sum(rest) - 256 * sum(byte > 127 for byte in rest):
-        raise ValueError("no header of a tar is there: the checksum is wrong")
+        raise ValueError("not a tar header: the checksum is wrong")
     name = block[:100].partition(b"\0")[0]
     prefix = block[345:500].partition(b"\0")[0]
     if prefix and block[257:263] == b"ustar\0":  # GNU tar has times there
@@ -78,21 +78,22 @@ def header(block: bytes) -> Header:
 
 
 def _number(field: bytes) -> int:
-    """Octal digits or, for sizes of 8 GiB and more, base 256."""
+    """Parse octal digits or, for sizes of 8 GiB and more, base 256."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:])
     digits = field.partition(b"\0")[0].strip()
     if digits.strip(b"01234567"):
-        raise ValueError(f"no header of a tar is there: {field!r} should be a number")
+        raise ValueError(f"not a tar header: {field!r} should be a number")
     return int(digits or b"0", 8)
 
 
 def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Member]:
-    """The regular files of a tar up to two blocks of zeros, as in DALI, or its end.
+    """Yield the regular files of a tar up to two blocks of zeros, as in DALI, or its end.
 
     Raises:
-        ValueError: it is damaged, cut short, compressed, or has a sparse file; names the offset.
-        OSError: it cannot be read.
+        ValueError: the tar is damaged, truncated, compressed, or has a sparse file; names the
+            offset.
+        OSError: the tar cannot be read.
     """
     with named(path), open(os.fsdecode(path), "rb", buffering=0) as file:
         yield from _Walk(file.fileno(), path).members(progress)
@@ -115,7 +116,7 @@ class _Walk:
         while zeros < 2 and self._position < self._end:
             block = os.pread(self._fd, BLOCK, self._position)
             if len(block) < BLOCK:
-                raise self._error("the file ends within a header; it has been cut short")
+                raise self._error("the file ends within a header: it is truncated; copy it again")
             if not any(block):
                 zeros += 1
                 self._position += BLOCK
@@ -130,7 +131,7 @@ class _Walk:
                 yield member
 
     def _step(self, found: Header) -> Member | None:
-        """Go to the next header; returns the file, if this is one."""
+        """Go to the next header; return the file, if this header is of one."""
         kind, data = found.kind, self._position + BLOCK
         size = found.size if self._size is None or kind in _RECORDS else self._size
         stored = size
@@ -139,7 +140,7 @@ class _Walk:
             stored = size if behind and not matches(behind) else 0
         following = data + -(-stored // BLOCK) * BLOCK
         if following > self._end:
-            raise self._error(f"{size:,} bytes of data, but the file ends; it has been cut short")
+            raise self._error(f"{size:,} bytes of data, but the file ends: it is truncated")
         if kind in b"xL" and stored > _LONGEST:
             raise self._error(f"a header of {stored:,} bytes; the tar is damaged")
         if kind in b"L":
@@ -158,7 +159,7 @@ class _Walk:
         return Member(_UNSAFE.sub(b"", name, count=1), data, size)
 
     def _read_pax(self, content: bytes) -> None:
-        """Records "LENGTH KEY=VALUE" and a line feed; the length is that of the whole record."""
+        """Parse records "LENGTH KEY=VALUE" and a line feed, with the length of a whole record."""
         position = 0
         while position < len(content):
             length = content[position : position + 20].partition(b" ")[0]

@@ -1,7 +1,7 @@
-"""The samples of a WebDataset, and which file of each is which output.
+"""The samples of a WebDataset, and their components for each output.
 
-The rules are those of DALI's loader/webdataset_loader.cc: a sample is a sequence of files whose
-names are equal up to the first dot in the last component; the rest is the extension.
+The rules follow DALI's loader/webdataset_loader.cc: a sample is a sequence of files with equal
+names up to the first dot in the last component; the rest is the extension.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Sample: TypeAlias = list[tuple[bytes, Member]]
 
 
 def samples(found: Iterable[Member]) -> Iterator[Sample]:
-    """The samples of a tar with these files, as in DALI: there is always a last one, if empty."""
+    """Yield the samples of a tar with these files; as in DALI, the last one may be empty."""
     last: bytes | None = None
     sample: Sample = []
     for member in found:
@@ -39,7 +39,7 @@ def samples(found: Iterable[Member]) -> Iterator[Sample]:
 
 
 def split_name(name: bytes) -> tuple[bytes, bytes]:
-    """What names a sample, and the extension. Without a dot both are the whole name."""
+    """Split a name into sample and extension. Without a dot, both are the whole name."""
     dot = name.find(b".", name.rfind(b"/") + 1)
     return (name, name) if dot < 0 else (name[:dot], name[dot + 1 :])
 
@@ -49,7 +49,7 @@ class Group(NamedTuple):
 
     Attributes:
         extensions: of the c components, in their order.
-        samples: int64[n], which samples of the block they are.
+        samples: int64[n], indices in the block.
         places: int64[n, c, 2], bytes: offset and size of each component.
     """
 
@@ -59,11 +59,11 @@ class Group(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Samples that follow each other.
+    """Consecutive samples.
 
     Attributes:
-        size: how many.
-        groups: which have the same extensions.
+        size: the number of samples.
+        groups: of samples with the same extensions.
         probes: of an index, the samples and files to compare with the tar.
     """
 
@@ -73,7 +73,7 @@ class Block(NamedTuple):
 
 
 def grouped(samples: Iterable[tuple[tuple[bytes, ...], Iterable[int]]]) -> Block:
-    """From the extensions of each sample, and offset and size of one component after another."""
+    """Make a block from the extensions of each sample, and its components' offsets and sizes."""
     found: dict[tuple[bytes, ...], tuple[list[int], list[int]]] = {}
     number = -1
     for number, (extensions, numbers) in enumerate(samples):
@@ -92,14 +92,14 @@ class Selection:
     """The outputs of a reader.
 
     Attributes:
-        ext: of each output the extensions, separated by semicolons. The first component of a
-            sample that has one of them is the output.
+        ext: the extensions of each output, separated by semicolons. The first component of a
+            sample with one of them is the output.
         dtypes: of each output.
-        missing: "empty", "skip" or "error": what becomes of a sample with fewer components than
-            outputs. A component that is several outputs counts once.
+        missing: "empty", "skip" or "error", for a sample with fewer components than outputs. A
+            component of several outputs counts once.
         case_sensitive: whether upper and lower case of ASCII letters differ in extensions.
         matched: whether a component has been an output.
-        seen: some of the extensions that were there.
+        seen: some of the extensions in the tars.
     """
 
     ext: Sequence[bytes]
@@ -113,7 +113,7 @@ class Selection:
     def __post_init__(self) -> None:
         for output, alternatives in enumerate(self.ext):
             parts = self._folded(alternatives).split(b";")
-            if not parts[-1]:  # as for C++'s getline(), nothing is behind the last semicolon
+            if not parts[-1]:  # like C++'s getline(): nothing after the last semicolon
                 parts.pop()
             for extension in dict.fromkeys(parts):
                 self._wanted.setdefault(extension, []).append(output)
@@ -121,20 +121,20 @@ class Selection:
     def choose(
         self, block: Block, first: int, where: Callable[[int], str]
     ) -> tuple[IntArray, IntArray]:
-        """The outputs of the samples of a block that are not skipped.
+        """Choose the outputs of the samples of a block, without skipped samples.
 
         Args:
             block: the samples.
-            first: which sample of its container is the first of the block.
-            where: what a message says of a sample of the container.
+            first: the index of the block's first sample in its container.
+            where: the place of a sample of the container, for messages.
 
         Returns:
-            int64[n, outputs, 2]: offset and size, both 0 where a component is missing. int64[n]:
-            which samples of the container these are.
+            int64[n, outputs, 2]: offset and size, both 0 for a missing component. int64[n]: the
+            samples' indices in the container.
 
         Raises:
-            ValueError: a size is no multiple of the item size of the dtype; or a component is
-                missing, and that is an error.
+            ValueError: a size is not a multiple of the item size of the dtype; or a component is
+                missing, with missing="error".
         """
         rows = np.zeros((block.size, len(self.ext), 2), np.int64)
         kept = np.ones(block.size, bool)
@@ -151,12 +151,12 @@ class Selection:
         items = np.array([dtype.itemsize for dtype in self.dtypes])
         for sample, output in np.argwhere(rows[:, :, 1] % items)[:1].tolist():
             what = f"{rows[sample, output, 1]:,} bytes for {texts([self.ext[output]])}"
-            what += f", no multiple of the size of {self.dtypes[output]}"
+            what += f", not a multiple of the size of {self.dtypes[output]}"
             raise ValueError(f"{where(first + sample)}: {what}")
         return rows if kept.all() else rows[kept], first + np.flatnonzero(kept)
 
     def _pick(self, extensions: tuple[bytes, ...]) -> dict[int, int]:
-        """The component of each output that a sample with these extensions has."""
+        """Return the component of each output, for a sample with these extensions."""
         picked: dict[int, int] = {}
         for component, extension in enumerate(map(self._folded, extensions)):
             for output in self._wanted.get(extension, ()):
@@ -168,14 +168,14 @@ class Selection:
         return picked
 
     def refuse_nothing(self, count: int) -> None:
-        """Raise ValueError if `count` samples were kept and that is none, or they have no output.
+        """Raise ValueError if no sample was kept (`count` is 0), or none has any output.
 
-        Samples without any component are right if there are no others.
+        Samples without any component are accepted if there are no others.
         """
         if count and (self.matched or not any(self.ext) or not self.seen):
             return
         which = "all components" if self.matched else "any component"
-        what = f"no sample has {which} of {texts(self.ext)}; there are {texts(self.seen)}"
+        what = f"no sample has {which} of {texts(self.ext)}; the tars have {texts(self.seen)}"
         raise ValueError(f"ext: {what}")
 
     def _folded(self, extension: bytes) -> bytes:
@@ -183,6 +183,6 @@ class Selection:
 
 
 def texts(extensions: Iterable[bytes]) -> str:
-    """Extensions in a message."""
+    """Return extensions as text for messages."""
     found = [repr(os.fsdecode(extension)) for extension in extensions]
     return ", ".join(found[:_LISTED] + (["..."] if len(found) > _LISTED else [])) or "no extensions"

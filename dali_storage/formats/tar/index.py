@@ -1,8 +1,8 @@
 """DALI's index of a WebDataset tar, versions 1.1 and 1.2, as its ParseIndexFile() reads it.
 
 The first line is the version and the number of samples. A line for each sample follows: for each
-component its extension, offset and size and, in v1.2, its name. Any white space separates. What
-stands behind the last sample is ignored.
+component its extension, offset and size and, in v1.2, its name. Any white space separates. Text
+after the last sample is ignored.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _BYTES = 4 << 20  # of lines that are parsed at a time
 _LINE = 4096  # bytes of the first line, at most
 _LONG = 100  # bytes: no room for a longer name in a header
 _LARGE = 8 << 30  # bytes: no room for more in twelve octal digits
-_BEFORE = 4096  # bytes before a file's data in which its pax header or long name is looked for
-_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists as they are
+_BEFORE = 4096  # bytes before a file's data to search for its pax header or long name
+_PLAIN = re.compile(rb"[0-9A-Za-z_.,=@%+-]+")  # names that tar(1) lists unchanged
 _NUMBER = re.compile(rb"[+-]?0*[0-9]{1,18}")
 
 
 def blocks(path: bytes, file: BinaryIO) -> Iterator[Block]:
-    """The samples of an index, which is open at its start.
+    """Yield the samples of an index, which is open at its start.
 
     Lines with the same extensions, as in most blocks, are parsed as columns: 0.7 us a line.
 
     Raises:
-        ValueError: it is no index of these versions, or has fewer samples than it says, a line of
-            another form, or a place that no tar has; names the line.
-        OSError: it cannot be read.
+        ValueError: the index has another version, fewer samples than its first line says, a line
+            of another form, or an impossible place; names the line.
+        OSError: the index cannot be read.
     """
     head = file.readline(_LINE)
     version, number = (*head.split(None, 2), b"", b"")[:2]
@@ -46,11 +46,11 @@ def blocks(path: bytes, file: BinaryIO) -> Iterator[Block]:
     while done < count:
         lines = file.readlines(_BYTES)[: count - done]
         if not lines:
-            raise line_error(path, done, f"there is no such line: line 1 says {count:,} samples")
+            raise line_error(path, done, f"the line is missing: line 1 says {count:,} samples")
         block = _columns(lines, width) or grouped(_words(path, lines, done, width))
         for _, which, places in block.groups:
             for what, wrong in (
-                (f"an offset is no multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
+                (f"an offset is not a multiple of {BLOCK}", places[:, :, :1] % BLOCK != 0),
                 ("an offset or a size is negative", places < 0),
             ):
                 for sample in which[wrong.any(axis=(1, 2))][:1].tolist():
@@ -60,9 +60,9 @@ def blocks(path: bytes, file: BinaryIO) -> Iterator[Block]:
 
 
 def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Member]]:
-    """The files of the first and the last of some lines, and of the one with the longest name.
+    """Yield the files of the first and the last line, and of the line with the longest name.
 
-    Where wds2idx is wrong, it is wrong for that one: the place it gives is that of a GNU long name.
+    The longest name shows the error of wds2idx: the place of a GNU long name instead of the file.
     """
     long = [sample for sample, line in enumerate(lines) if len(line) > _LONG]
     long.sort(key=lambda sample: max(map(len, lines[sample].split()[width - 1 :: width])))
@@ -74,18 +74,18 @@ def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Me
 
 
 def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
-    """The lines of the index of a tar, v1.2.
+    """Return the lines of the index of a tar, v1.2.
 
     Raises:
-        ValueError: as `tars.members()`; or an index cannot have such samples.
+        ValueError: as `archive.members()`; or an index cannot have such samples.
     """
     about, lines = repr(os.fsdecode(path)), [b""]
     for sample in samples(members(path, progress)):
         fields = [b"%b %d %d %b" % (ext, file.offset, file.size, file.name) for ext, file in sample]
         for field, (_, file) in zip(fields, sample, strict=True):
             if len(field.split()) != 4:
-                what = "white space or no extension at all in a name, which an index cannot have"
-                remedy = "rename it, or read the tar without index_paths"
+                what = "white space or no extension in a name, which an index cannot have"
+                remedy = "rename the file, or read the tar without index_paths"
                 raise ValueError(f"{about}, {os.fsdecode(file.name)!r}: {what}; {remedy}")
         lines += [b" ".join(fields) + b"\n"] if fields else []
     if len(lines) == 1:
@@ -95,23 +95,23 @@ def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
 
 
 def line_error(path: bytes, sample: int, what: str) -> ValueError:
-    """The error of a wrong line: that of a sample, or the first for -1."""
-    remedy = "make the index anew (python -m dali_storage index)"
+    """Return the error of a wrong line: of a sample, or the first line for -1."""
+    remedy = "rebuild the index (python -m dali_storage index)"
     return ValueError(f"{line(path, sample)}: {what}; {remedy}")
 
 
 def line(path: bytes, sample: int) -> str:
-    """The line of a sample, in a message."""
+    """Return the line of a sample as text for messages."""
     return f"index {os.fsdecode(path)!r}, line {sample + 2}"
 
 
 def _columns(lines: list[bytes], width: int) -> Block | None:
-    """Lines that all have the same extensions and plain numbers; None otherwise."""
+    """Parse lines with the same extensions and plain numbers; return None for others."""
     count, per = len(lines), len(lines[0].split())
     text = b"".join(lines)
     if not per or per % width or b"\0" in text:
         return None
-    # A word marks the end of each line: equal sums do not prove that all lines are equally long.
+    # A word marks the end of each line: equal sums do not prove equal lengths of lines.
     words = (text.rstrip(b"\n") + b"\n").replace(b"\n", b" \0 ").split()
     step = per + 1
     if len(words) != step * count or words[per::step].count(b"\0") != count:
@@ -132,7 +132,7 @@ def _columns(lines: list[bytes], width: int) -> Block | None:
 def _words(
     path: bytes, lines: list[bytes], done: int, width: int
 ) -> Iterator[tuple[tuple[bytes, ...], list[int]]]:
-    """Extensions and numbers of any lines, the first of which is the one of the sample `done`."""
+    """Yield the extensions and numbers of any lines, the first one of the sample `done`."""
     for sample, line in enumerate(lines, done):
         words = line.split()
         if not words or len(words) % width:
@@ -147,20 +147,20 @@ def _words(
 
 
 def before(member: Member) -> tuple[int, int]:
-    """Where in its tar the header of a file is, and what may change it: position and length."""
+    """Return the position and length, in its tar, of a file's header and the records before."""
     start = max(member.offset - _BEFORE, 0)
     return start, member.offset - start
 
 
 def contradiction(before: bytes, member: Member) -> str | None:
-    """What the header of a file says otherwise than an index; None if nothing.
+    """Describe how the header of a file contradicts an index; None if it does not.
 
     An index by wds2idx of a file with a long GNU name gives the place of the name.
-    `before` has the bytes at `before()`. `member.name` may be empty; it is not compared if a record
-    before the header changes it.
+    `before` has the bytes at `before()`. `member.name` may be empty, and is not compared if a
+    record before the header changes the name.
     """
     if len(before) < BLOCK:
-        return "no header of a tar is there"
+        return "there is no tar header"
     try:
         found = header(before[-BLOCK:])
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""WebDataset: tars in which files that follow each other and have one name are a sample."""
+"""WebDataset: tars whose consecutive files with the same name are a sample."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from . import index as tar_index
 from .archive import Member, members
 from .components import Block, Selection, grouped, samples
 
-_SAMPLES = 16384  # of a tar that are handled at a time
+_SAMPLES = 16384  # samples of a tar handled at a time
 
 _Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, Member]]]
 """The rows of `Selection.choose()` of all blocks of a container, their samples, and the probes."""
 
 
 class WebDataset(Format):
-    """The components of a sample, as arrays of the dtypes of the outputs."""
+    """The components of a sample, as arrays of the outputs' dtypes."""
 
     operator = "webdataset"
     schema = "Webdataset"
@@ -40,7 +40,7 @@ class WebDataset(Format):
         self.outputs = [Output(dtype) for dtype in dtypes]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Small components of one size, such as labels, become one array; see `Format`."""
+        """Return the components; small ones of one size become one array; see `Format`."""
         count = len(self._dtypes)
         each = [views.every(count, number).contents() for number in range(count)]
         return [_typed(it, dtype) for it, dtype in zip(each, self._dtypes, strict=True)]
@@ -60,22 +60,22 @@ def find(
     may_be_missing: bool,
     files: Files = LOCAL,
 ) -> Catalog:
-    """The catalog of tars: for each sample as many pieces as outputs, empty where one is missing.
+    """Make the catalog of tars: a piece for each output of each sample, empty if missing.
 
-    An index is compared with the headers of the first and the last files that it names, and of
-    those with the longest name, for every 4 MiB of it; if the tar is an object, of one of each
-    sample, because each is a request.
+    For every 4 MiB of an index, the headers of its first and last files, and of the files with the
+    longest name, are compared with the tar. If the tar is an object, only one file of each of
+    these samples is compared, because each is a request.
 
     Args:
         paths: of the tars.
         indexes: the path of the index of each; None to read the tars instead, header by header.
         selection: the outputs.
-        may_be_missing: whether a tar that has an index need not exist here.
+        may_be_missing: whether a tar with an index need not exist here.
         files: reads tars and indexes.
 
     Raises:
-        ValueError: a tar or an index is damaged; a component is missing, and that is an error; or
-            there are no samples, or none that has any of the extensions.
+        ValueError: a tar or an index is damaged; a component is missing, with missing="error"; or
+            there are no samples, or none with any of the extensions.
         ContainerChangedError: an index contradicts its tar.
         OSError: a tar or an index cannot be read.
     """
@@ -128,10 +128,10 @@ def _compare(
     chosen: Sequence[_Chosen],
     may_be_missing: bool,
 ) -> None:
-    """Compare what indexes say with their tars, if those are there.
+    """Compare indexes with their tars, if the tars exist.
 
-    Of an object, only one file of a sample is compared: the one with the longest name, which may be
-    in the wrong place (`index.contradiction()`).
+    In an object, only one file of a sample is compared: the file with the longest name, which may
+    be in the wrong place (`index.contradiction()`).
     """
 
     def refuse(container: int, sample: int, place: Sequence[int], what: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`tf.train.Example` in place: where the values of its features are.
+"""`tf.train.Example` in place: finds the values of its features.
 
 A message of protobuf 3 [1]; the schema is TensorFlow's example.proto and feature.proto:
 
@@ -8,7 +8,7 @@ A message of protobuf 3 [1]; the schema is TensorFlow's example.proto and featur
                                     Int64List int64_list = 3; } }
     message ...List  { repeated ... value = 1; }        numbers may be packed
 
-Accepted and refused is what the parser of DALI 2.4, protobuf's for C++, accepts and refuses.
+Messages are accepted and refused as by protobuf's C++ parser in DALI 2.4.
 
 [1] https://protobuf.dev/programming-guides/encoding
 """
@@ -23,42 +23,42 @@ BYTES, FLOATS, INTS = 10, 18, 26
 """The kinds of features: the tag of the list in `Feature`."""
 
 Field: TypeAlias = dict[bytes, tuple[int, list[tuple[int, int]]]]
-"""The kind of each feature, and where its values start and stop: strings, floats or varints.
+"""The kind of each feature, and the start and stop of its values: strings, floats or varints.
 
-One of these parts may have many values, except of strings.
+One of these parts may have many values, except for strings.
 """
 
 MESSAGE = 10  # the tag of field 1, when it is a message, a string or packed
 VALUE = 18  # of an entry of the map
 _VALUES = {BYTES: (MESSAGE,), FLOATS: (MESSAGE, 13), INTS: (MESSAGE, 8)}
-_HEAD = 160  # bytes: enough for what is before the values, if the name is one of < 128
-_AHEAD = 512  # bytes, which are copied
+_HEAD = 160  # bytes: enough for all before the values, if the name has < 128
+_AHEAD = 512  # bytes to copy
 
 
 def find(message: memoryview, wanted: Container[bytes]) -> Field:
-    """The features of an Example that are in `wanted`, by name.
+    """Find the `wanted` features of an Example, by name.
 
     Raises:
-        MalformedError: `message` is not an Example, be it in a feature that is not wanted.
+        MalformedError: `message` is not an Example, even if only in an unwanted feature.
     """
     try:
         return _find_common(message, wanted)
     except (IndexError, MalformedError):
-        pass  # it is not common, or damaged
+        pass  # unusual, or damaged
     return _find_any(message, wanted)
 
 
 def _find_common(b: memoryview, wanted: Container[bytes]) -> Field:
-    """The same where the map is all there is, and in one piece, as TensorFlow writes it.
+    """Find features like `find()` if the message is only the map in one piece, as by TensorFlow.
 
     Raises:
-        IndexError, MalformedError: it is something else.
+        IndexError, MalformedError: the message has another form.
     """
     found: Field = {}
     ahead, base, end = bytes(b[:_AHEAD]), 0, len(b)  # bytes are read faster than a view
     size, p = varint(ahead, 1, 5)
     if ahead[0] != MESSAGE or p + size != end:
-        raise MalformedError("the map of features is not all there is")
+        raise MalformedError("there is more than the map of features")
     while p < end:
         if p - base > _AHEAD - _HEAD:
             ahead, base = bytes(b[p : p + _AHEAD]), p
@@ -81,9 +81,9 @@ def _find_common(b: memoryview, wanted: Container[bytes]) -> Field:
 
 
 def _head(h: bytes) -> tuple[bytes, int, int, int]:
-    """The name and kind of a feature, and where its values are: the start from here, and the size.
+    """Parse the name and kind of a feature, and the start (from here) and size of its values.
 
-    If they are not in one piece, kind is 0, and start and size are those of the entry of the map.
+    If the values are not in one piece, kind is 0, with start and size of the entry of the map.
     """
     if h[0] != MESSAGE:
         raise MalformedError("a field is unknown")
@@ -98,13 +98,13 @@ def _head(h: bytes) -> tuple[bytes, int, int, int]:
     except IndexError:
         return b"", 0, entry, size
     is_common = h[entry] == tag == MESSAGE and h[value] == VALUE and len(key) < 128
-    # What is within ends where the entry ends.
+    # All inner parts end with the entry.
     is_common &= entry + size == kind_at + value_size == first + list_size == start + count
     is_common &= kind in _VALUES and (kind != FLOATS or count % 4 == 0)
     return (key, kind, start, count) if is_common and key.isascii() else (b"", 0, entry, size)
 
 
-_short_head = lru_cache(4096)(_head)  # what begins small features is the same in many records
+_short_head = lru_cache(4096)(_head)  # the heads of small features are equal in many records
 
 
 def _find_any(b: memoryview, wanted: Container[bytes]) -> Field:
@@ -122,7 +122,7 @@ def _find_any(b: memoryview, wanted: Container[bytes]) -> Field:
 
 
 def _entry(b: memoryview, start: int, stop: int) -> tuple[bytes, int, list[tuple[int, int]]]:
-    """The name, kind and values of a feature."""
+    """Parse the name, kind and values of a feature."""
     key, kind, values = b"", 0, list[tuple[int, int]]()
     for tag, first, last in fields(b, start, stop, NESTED - 2):
         if tag == MESSAGE:

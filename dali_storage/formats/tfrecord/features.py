@@ -1,4 +1,4 @@
-"""What DALI gets of a record of a TFRecord file: features of a `tf.train.Example`."""
+"""Outputs of the records of TFRecord files: features of a `tf.train.Example`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -19,10 +19,10 @@ from .places import Column, Places
 from .record import FOOTER, HEADER, OVERHEAD, Feature, masked
 
 _Record: TypeAlias = tuple[memoryview, example.Field]
-"""An Example, and what was found in it."""
+"""An Example, and its wanted features."""
 
 _UNWANTED = 8
-"""An eighth of the bytes of a batch has to belong to other features before they are left out."""
+"""Other features are left out if at least an eighth of a batch's bytes belongs to them."""
 
 Checksum: TypeAlias = Callable[[bytes], int]
 """Computes a CRC-32C."""
@@ -31,7 +31,7 @@ Checksum: TypeAlias = Callable[[bytes], int]
 class TfRecord(Format):
     """Features of records. Strings are views of the batch, numbers are copied.
 
-    A feature of numbers that no record has is 0-D, as in DALI.
+    A feature of numbers is 0-D if no record has one, as in DALI.
     """
 
     operator = "tfrecord"
@@ -50,7 +50,7 @@ class TfRecord(Format):
         ]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """An output for each feature; numbers of one shape are one array."""
+        """Return an output for each feature; numbers of one shape are one array."""
         if self._checksum is not None:
             columns = self._parse(catalog, delivered, views)
         else:
@@ -64,7 +64,7 @@ class TfRecord(Format):
         return self._outputs(columns, views)
 
     def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
-        """From the first string to the last, where they are known."""
+        """Return the parts from the first string to the last, if their places are known."""
         places, ranges = self._places.get(catalog), catalog.ranges
         if places is None or ranges is None or not places.has_unwanted:
             return None
@@ -85,7 +85,7 @@ class TfRecord(Format):
         return Wanted(starts, sizes, decode)
 
     def _outputs(self, columns: Sequence[Column], views: Views) -> Sequence[Contents]:
-        """Of records that start at the offsets of the views."""
+        """Return the outputs of records at the offsets of the views."""
         return [
             Views(views.buffer, views.offsets + it[:, 0], it[:, 1]).contents() if string else it
             for it, string in zip(columns, self._is_string, strict=True)
@@ -105,26 +105,26 @@ class TfRecord(Format):
                 names = example.find(self._message(items[slot]), _Every())
                 what += f"; it has {', '.join(repr(key.decode()) for key in names) or 'none'}"
         except MalformedError as error:
-            slot, what = len(records), f"it is no tf.train.Example: {error}; write the file anew"
+            slot, what = len(records), f"not a tf.train.Example: {error}; write the file again"
         sample = int(delivered[slot])
         raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}")
 
     def _message(self, record: memoryview) -> memoryview:
-        """The Example in a record; if the format verifies, checked."""
+        """Return the Example in a record, after a comparison of checksums if requested."""
         ends = len(record) - FOOTER.size
         if ends < HEADER.size:
-            raise _WrongError(f"a record has {OVERHEAD} bytes at least; make the index anew")
+            raise _WrongError(f"a record has at least {OVERHEAD} bytes; rebuild the index")
         length, crc = HEADER.unpack_from(record)
         stop = HEADER.size + length
         if stop > ends:
             what = f"its header says {length:,} bytes of data"
-            raise _WrongError(f"{what}; make the index anew, or the file if it is damaged")
+            raise _WrongError(f"{what}; rebuild the index, or replace a damaged file")
         message = record[HEADER.size : stop]
         if self._checksum is not None:
             (footer,) = FOOTER.unpack_from(record, stop)
             for what, part, stored in ("length", record[:8], crc), ("data", message, footer):
                 if stored != masked(self._checksum(bytes(part))):
-                    raise _WrongError(f"the checksum of its {what} is wrong; write the file anew")
+                    raise _WrongError(f"the checksum of its {what} is wrong; write the file again")
         return message
 
     def _column(self, key: bytes, feature: Feature, records: list[_Record]) -> Column:
@@ -134,15 +134,15 @@ class TfRecord(Format):
             return np.column_stack((bounds[:, 0] + HEADER.size, bounds[:, 1] - bounds[:, 0]))
         lacking = [it is None for it in found]
         if feature.shape or not feature.fixed:
-            # DALI takes only one number of dimensions in a batch, and in all batches of a source.
+            # DALI accepts one number of dimensions in a batch, and in all batches of a source.
             expected = self._lacking.setdefault(key, all(lacking))
             if (lacks := not expected) in lacking:
-                has, have = ("no", "have") if lacks else ("the", "do not")
-                what = f"it has {has} feature {key.decode()!r}, and other records {have}"
+                has, have = ("no", "have one") if lacks else ("the", "do not")
+                what = f"it has {has} feature {key.decode()!r}, but other records {have}"
                 raise _WrongError(what, lacking.index(lacks), lacks)
         if all(lacking):
             return np.zeros(len(found), feature.dtype)
-        # Of a list of another kind there are no values.
+        # A list of another kind has no values.
         parts = [it[1] if it and it[0] == feature.kind else () for it in found]
         data = [
             b"".join([message[start:stop] for start, stop in some])
@@ -153,11 +153,11 @@ class TfRecord(Format):
 
 
 class _WrongError(Exception):
-    """A record does not have what is wanted.
+    """A record lacks a wanted feature, or has a wrong one.
 
     Attributes:
-        slot: of the record in the batch; None: the one that was being read.
-        lacks: whether it has no feature of that name.
+        slot: of the record in the batch; None: the current one.
+        lacks: whether the record has no feature of this name.
     """
 
     def __init__(self, what: str, slot: int | None = None, lacks: bool = False) -> None:
@@ -184,8 +184,8 @@ def _fixed(
 ) -> NDArray[Any]:
     size = prod(shape)
     for slot in np.flatnonzero(counts > size)[:1].tolist():
-        what = f"the feature {name!r} has {counts[slot]:,} values, and its FixedLenFeature"
-        raise _WrongError(f"{what} {size:,}: give it the shape of the values", slot)
+        what = f"the feature {name!r} has {counts[slot]:,} values, but its FixedLenFeature"
+        raise _WrongError(f"{what} {size:,}; set the shape of the values there", slot)
     if not (counts == size).all():
         padded = np.zeros((counts.size, size), values.dtype)
         padded[np.arange(size) < counts[:, None]] = values

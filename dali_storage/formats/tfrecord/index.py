@@ -1,4 +1,4 @@
-"""Where the records of TFRecord files are: from index files, or from the files themselves."""
+"""The places of records in TFRecord files: from index files, or from the files themselves."""
 
 import os
 import re
@@ -18,9 +18,9 @@ from ...contract.ranges import Ranges
 from ..files import LOCAL, MOST, Files, noting_states, sizes
 from .record import HEADER, OVERHEAD
 
-_BLOCK = 1 << 16  # bytes; to read so many takes as long as to read the headers of 16 records
-_NUMBERS = re.compile(rb"(?:\s*+[+-]?[0-9]++)*+")  # as C++ reads them
-_FILES = 16  # which are read at once: each waits for the storage most of the time
+_BLOCK = 1 << 16  # bytes; one read takes as long as reads of the headers of 16 records
+_NUMBERS = re.compile(rb"(?:\s*+[+-]?[0-9]++)*+")  # as in C++
+_FILES = 16  # files read at once: each waits for the storage most of the time
 
 _Columns = tuple[IntArray, IntArray]
 """The starts and sizes of the records of a file, in bytes."""
@@ -29,17 +29,18 @@ _Columns = tuple[IntArray, IntArray]
 def find(
     paths: Sequence[bytes], index_paths: Sequence[bytes] | None, files: Files = LOCAL
 ) -> Catalog:
-    """The records of TFRecord files, in the order of the files and of their indexes.
+    """Find the records of TFRecord files, in the order of the files and of their indexes.
 
     Args:
         paths: of the files.
         index_paths: of as many indexes; None: the lengths of all records are read from the files.
-        files: reads them and their indexes.
+        files: reads files and indexes.
 
     Raises:
-        ValueError: there are no records; an index names bytes that its file does not have; a file
-            without an index is not a TFRecord, or ends within a record.
-        OSError: what is needed cannot be read. Files with an index need not exist; objects must.
+        ValueError: there are no records; an index names bytes beyond its file; a file without an
+            index is not a TFRecord, or ends within a record.
+        OSError: a file or an index cannot be read. Files with an index need not exist; objects
+            must.
     """
     found = files.catalog(paths)
     if index_paths is None:
@@ -57,7 +58,7 @@ def find(
     if not counts.any():
         what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
         of = "the files are empty" if index_paths is None else "no index begins with two integers"
-        raise ValueError(f"{what}: there are no records: {of}")
+        raise ValueError(f"{what} has no records: {of}")
     return replace(found, ranges=Ranges.of_files(columns), containers=counts)
 
 
@@ -66,18 +67,19 @@ def _within(path: bytes, end: int, index_path: bytes, columns: _Columns) -> _Col
     wrong = (starts < 0) | (lengths < 0) | (starts > end - lengths)
     for record in np.flatnonzero(wrong)[:1].tolist():
         has = f"{lengths[record]:,} bytes at {starts[record]:,} of {os.fsdecode(path)!r}"
-        why = "no file can have" if end == MOST else f"has {end:,} bytes"
+        why = "cannot be so long" if end == MOST else f"has {end:,} bytes"
         raise ValueError(
             f"index_path {os.fsdecode(index_path)!r}, line {record + 1}: {has}, which {why}; "
-            "make the index anew, or leave out index_path"
+            "rebuild the index, or leave out index_path"
         )
     return columns
 
 
 def read_index(path: bytes, file: BinaryIO) -> _Columns:
-    """The pairs of an index file: offset and size, separated by white space.
+    """Read the pairs of an index file: offset and size, separated by white space.
 
-    As in DALI, it ends at the first word that is no int64, and an odd number at the end is ignored.
+    As in DALI, reading ends at the first word that is not an int64, and the last number is ignored
+    if their count is odd.
     """
     with named(path):
         text = file.read()
@@ -89,7 +91,7 @@ def read_index(path: bytes, file: BinaryIO) -> _Columns:
 def _parse(text: bytes) -> IntArray:
     if text.strip() and not text.translate(None, b"0123456789 \t\n\v\f\r"):
         numbers: IntArray = np.fromstring(text, np.int64, sep=" ")
-        if numbers.max() < MOST:  # what is larger becomes MOST
+        if numbers.max() < MOST:  # larger numbers become MOST
             return numbers
     match = _NUMBERS.match(text)
     words = re.findall(rb"[+-]?[0-9]+", match[0] if match else b"")
@@ -98,18 +100,18 @@ def _parse(text: bytes) -> IntArray:
 
 
 def scan(path: bytes, progress: Callable[[int], object] = lambda position: None) -> _Columns:
-    """The records of a file, of which only the lengths are read.
+    """Find the records of a file; only their lengths are read.
 
     `progress` is called with positions in the file, in bytes.
 
     Raises:
         ValueError: the file is not a TFRecord, or ends within a record.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     starts, at = array("q"), 0
     with named(path), open(path, "rb", buffering=0) as file:
         fd, end = file.fileno(), os.fstat(file.fileno()).st_size
-        # What the system would read ahead of a length is part of a record, and not needed.
+        # Bytes read ahead of a length would be part of a record, and not needed.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         block, base, ahead = b"", 0, _BLOCK
         while at + OVERHEAD <= end:
@@ -117,7 +119,7 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
                 block, base = os.pread(fd, ahead, at), at
                 progress(at)
                 if len(block) < HEADER.size:
-                    break  # it became shorter meanwhile
+                    break  # the file has become shorter
             length, _ = HEADER.unpack_from(block, at - base)
             starts.append(at)
             at += length + OVERHEAD
@@ -125,18 +127,18 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
     if at != end:
         number, last = (len(starts) - 1, starts[-1]) if at > end else (len(starts), at)
         what = f"record {number} at {last:,} goes beyond the end of the file at {end:,}"
-        remedy = "the file is cut off, compressed or no TFRecord: write it anew"
+        remedy = "the file is truncated, compressed or not a TFRecord; write it again"
         raise ValueError(f"{os.fsdecode(path)!r}: {what}; {remedy}")
     bounds = np.append(starts, end)
     return bounds[:-1], np.diff(bounds)
 
 
 def index(path: bytes, progress: Callable[[int], object]) -> Iterator[bytes]:
-    """The lines of the index of a file, as DALI's tfrecord2idx writes them; else as `scan()`."""
+    """Return the lines of the index of a file, as by DALI's tfrecord2idx; raises as `scan()`."""
     starts, sizes = scan(path, progress)
     return (b"%d %d\n" % pair for pair in zip(starts.tolist(), sizes.tolist(), strict=True))
 
 
 def matches(head: bytes) -> bool:
-    """Whether a file that begins with `head` may be a TFRecord: its first length is below 2**40."""
+    """Return whether `head` may begin a TFRecord: the first length is below 2**40."""
     return len(head) >= OVERHEAD and head[5:8] == bytes(3)

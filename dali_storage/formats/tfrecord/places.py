@@ -1,4 +1,4 @@
-"""Where the features of records are, so that a record is parsed once and not in every epoch."""
+"""Remembers the places of features, to parse a record once and not in every epoch."""
 
 from collections.abc import Collection, Sequence
 from math import prod
@@ -16,21 +16,21 @@ from .record import FOOTER, OVERHEAD, Feature
 _MOST = 64  # bytes of memory a record
 
 Column: TypeAlias = Any
-"""A feature of n records: its output; of a string int64[n, 2], start and size in the record."""
+"""A feature of n records: its output; for a string int64[n, 2], start and size in the record."""
 
 
 class Places:
-    """What is known of the features of a catalog's records: 8 bytes a string, 8 a number at most.
+    """The known features of a catalog's records: 8 bytes a string, at most 8 a number.
 
     The containers of a catalog do not change, or reading them fails. Nevertheless the checksum of a
-    record that is read whole is compared with that of the record that was parsed.
+    whole record is compared with the checksum of the parsed record.
 
     Attributes:
-        has_unwanted: whether much of the records may be of other features.
+        has_unwanted: whether much of the records may belong to other features.
     """
 
     def __init__(self, catalog: Catalog, features: Collection[Feature]) -> None:
-        """Nothing is known yet. Features without a fixed size, and large ones, never will be."""
+        """Begin without known features. Only small features of a fixed size are remembered."""
         shapes = [(2,) if it.kind == example.BYTES else it.shape for it in features]
         dtypes = [np.dtype(np.uint32) if it.kind == example.BYTES else it.dtype for it in features]
         each = [*zip(shapes, dtypes, strict=True)]
@@ -44,14 +44,14 @@ class Places:
             self._known = np.zeros(count, np.bool_)
 
     def recall(self, records: IntArray, views: Views) -> list[Column] | None:
-        """The features of `records`, which are at `views`; None unless all of them are known."""
+        """Return the features of `records`, which are at `views`; None unless all are known."""
         found = self.known(records)
         if found is not None and (self._checksums[records] != _checksums(views)).any():
-            self._columns = found = None  # something changes what it should not
+            self._columns = found = None  # the containers change, and should not
         return found
 
     def known(self, records: IntArray) -> list[Column] | None:
-        """The features that `records` had when they were parsed; None unless all are known."""
+        """Return the parsed features of `records`; None unless all are known."""
         columns = self._columns
         if columns is None or not self._known[records].all():
             return None
@@ -59,14 +59,14 @@ class Places:
         return [it.astype(np.int64) if it.dtype == np.uint32 else it for it in found]
 
     def remember(self, records: IntArray, views: Views, found: Sequence[Column]) -> None:
-        """Take note of the features that were found."""
+        """Remember the features of parsed records."""
         columns = self._columns
         if columns is None or int(views.sizes.max()) >= 1 << 32:
             return
         lengths = views.gather(8).view("<u8")[:, 0]
         shapes = [(records.size, *column.shape[1:]) for column in columns]
         if (lengths + OVERHEAD != views.sizes).any() or [it.shape for it in found] != shapes:
-            return  # its checksum is elsewhere; or no record of the batch has one of the features
+            return  # a checksum is elsewhere; or no record of the batch has one of the features
         for column, values in zip(columns, found, strict=True):
             column[records] = values
         self._checksums[records] = _checksums(views)

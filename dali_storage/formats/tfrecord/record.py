@@ -1,4 +1,4 @@
-"""Records of TFRecord files, and the features that are wanted of them.
+"""Records of TFRecord files, and their wanted features.
 
 A record [1] is a length (uint64), the checksum of these 8 bytes (uint32), so many bytes and their
 checksum (uint32), little-endian. A checksum is a CRC-32C, rotated and offset.
@@ -21,13 +21,13 @@ OVERHEAD = HEADER.size + FOOTER.size
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What is wanted of a feature: a FixedLenFeature or VarLenFeature of `nvidia.dali.tfrecord`.
+    """A requested feature: a FixedLenFeature or VarLenFeature of `nvidia.dali.tfrecord`.
 
     Attributes:
         dtype: int64, float32, or uint8 for a string.
         shape: of a FixedLenFeature; of a VarLenFeature its partial_shape, the shape of an item of
-            its first dimension; () of a string.
-        fixed: which of the two it is.
+            its first dimension; () for a string.
+        fixed: whether the feature is a FixedLenFeature.
     """
 
     dtype: np.dtype[Any]
@@ -36,10 +36,10 @@ class Feature:
 
     @property
     def kind(self) -> int:
-        """How it is stored: one of the kinds in `example`."""
+        """The kind of storage: one of the kinds in `example`."""
         return {"u": example.BYTES, "f": example.FLOATS, "i": example.INTS}[self.dtype.kind]
 
 
 def masked(crc: int) -> int:
-    """How a CRC-32C is stored, so that those of data that contain their own differ from it."""
+    """Mask a CRC-32C as stored: the CRC of data with an embedded CRC would be problematic."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
