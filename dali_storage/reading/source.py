@@ -28,7 +28,7 @@ from .ordering import Ordering
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher
 from .replacement import Replacement
-from .statistics import ReaderStatistics
+from .statistics import OPEN, ReaderStatistics, Tally
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -177,6 +177,7 @@ class BatchStream:
             members=self.ordering.members,
             activities=Activities(self._name, reader.lanes),
         )
+        self._prefetcher.on_close = OPEN.add(self._prefetcher.tally)
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
 
@@ -287,6 +288,11 @@ class BatchStream:
     def statistics(self) -> ReaderStatistics:
         """Of the batches until now, also after `close()`; zeros before `start()`."""
         return ReaderStatistics() if self._prefetcher is None else self._prefetcher.statistics
+
+    @property
+    def tally(self) -> Tally | None:
+        """The counters, also after `close()`; None before `start()`."""
+        return None if self._prefetcher is None else self._prefetcher.tally
 
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.

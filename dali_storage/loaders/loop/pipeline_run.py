@@ -165,7 +165,8 @@ class PipelineRun:
     @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""
-        return sum([each.statistics.wait_seconds for each in self._sources.values()])
+        tallies = [each.tally for each in self._sources.values()]
+        return sum([tally.waited for tally in tallies if tally is not None])
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends when nobody refers to it."""
