@@ -21,7 +21,7 @@ from .contract.objects import SCHEMES, Listing, Remote
 from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
-from .reading.prefetch import ReaderStatistics
+from .reading.statistics import ReaderStatistics
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..contract._types import Buffer, IntArray
+from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.errors import SampleChangedError, SampleSizeChanged
 from ..contract.format import Wanted
@@ -33,7 +34,9 @@ def read_batch(
     """
     changed_before = False
     while True:
+        enter("opening")
         batch = make_batch(reader, catalog, samples, allocate, lane, wanted)
+        enter("reading")
         try:
             reader.read(batch, lane)
             return batch

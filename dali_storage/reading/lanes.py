@@ -15,12 +15,14 @@ import heapq
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
+from ..contract.activity import Activity, enter
 from ..contract.processors import processors
+from ..contract.profiling import show_name
 from ..contract.waiting import join
 
 Job = TypeVar("Job")
@@ -55,17 +57,19 @@ class Lanes(Generic[Job]):
         begin: Callable[[Job], None],
         work: Callable[[Job, int], None],
         gate: Gate | None = None,
+        activities: Sequence[Activity] = (),
     ) -> None:
         """Start no thread yet; each is started when it is first needed.
 
         At most `turns` lanes are at work that have not yielded their turn, and only lanes that have
         passed the `gate`. `begin` is called with one job at a time, in order; `work` with a job
         that has begun and the lane, concurrently.
-        Neither may raise.
+        Neither may raise. `activities`: of the lanes, which the threads are named after.
         """
         self._begin = begin
         self._work = work
         self._gate = gate
+        self._activities = activities
         self._lock = threading.Lock()
         self._in_order = threading.Lock()  # held by the lane that takes and begins a job
         self._jobs: deque[Job] = deque()
@@ -120,7 +124,8 @@ class Lanes(Generic[Job]):
             if lane not in self._threads:
                 # A daemon: at exit Python joins all other threads before it closes anything, and
                 # this one would wait for its bell.
-                name = f"dali_storage-{lane}"
+                name = self._activities[lane].name if self._activities else f"lane:{lane}"
+                name = f"dali_storage:{name}"
                 thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
                 thread.start()
                 self._threads[lane] = thread
@@ -134,6 +139,9 @@ class Lanes(Generic[Job]):
 
     def _run(self, lane: int) -> None:
         self._mine.has_turn = _lane.inside = False
+        show_name()
+        if self._activities:
+            self._activities[lane].adopt()
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
             while not self._closed:
@@ -149,6 +157,7 @@ class Lanes(Generic[Job]):
 
     def _pass_gate(self) -> None:
         if self._gate is not None and not _lane.inside:
+            enter("queued")
             self._gate.get()
             _lane.inside = True
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import os
 import sys
 import threading
 import time
@@ -14,6 +15,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from ..contract._types import IntArray
+from ..contract.activity import Activities, begin, enter, leave, note
 from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format
@@ -26,6 +28,7 @@ from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
 from .replacement import Members, OnError, Replacement, is_of_sample, require_whole
+from .statistics import ReaderStatistics
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,30 +45,6 @@ class LoadedBatch:
     samples: IntArray
     nbytes: int
     outputs: Sequence[Contents]
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderStatistics:
-    """What a reader has given to DALI since its pipeline began to read.
-
-    Attributes:
-        batches: how many batches DALI took; those that it had to ask for twice count twice.
-        bytes: the sum of the sizes of their samples, or of the parts that were read of them.
-        wait_seconds: how long, in all, the pipeline waited for the storage: from when DALI asked
-            for a batch until it had been read. DALI asks ahead of the user, so a wait delays the
-            training only when the pipeline's own queue runs empty.
-        depth: how many batches are read ahead.
-        ready: how many of these had been read when DALI asked for the next batch, on average: near
-            `depth`, the storage is fast enough; near 0, it is the bottleneck.
-        replaced: how many samples were found to be bad, with on_error="replace".
-    """
-
-    batches: int = 0
-    bytes: int = 0
-    wait_seconds: float = 0.0
-    depth: int = 0
-    ready: float = 0.0
-    replaced: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +82,7 @@ class Prefetcher:
         views: Collection[int] = (),
         on_error: OnError | None = None,
         members: Members | None = None,
+        activities: Activities | None = None,
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
@@ -111,7 +91,7 @@ class Prefetcher:
         they are the samples' bytes. `gate` is for cooperative readers that set no `copying_lanes`.
         `views`: the numbers of the outputs that may be the reader's own memory, because nobody
         writes to them. `on_error`: what is done about bad samples; by default they are errors.
-        `members`: of `Replacement`.
+        `members`: of `Replacement`. `activities`: of the lanes, for others to look at.
         """
         self._broken = on_error.broken if on_error else None
         replace = on_error if on_error and on_error.replace else None
@@ -129,12 +109,14 @@ class Prefetcher:
         self._ahead: dict[int, _Job] = {}
         self._batches = self._bytes = self._ready = 0
         self._wait_seconds = 0.0
+        self.activities = activities or Activities("Reader", reader.lanes)
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
             begin=self._begin,
             work=self._work,
             gate=gate if reader.cooperative and not reader.copying_lanes else None,
+            activities=self.activities.lanes,
         )
         reader.yield_turn = self._lanes.yield_turn
 
@@ -147,11 +129,19 @@ class Prefetcher:
             return self._read_only(self.replacement.only)
         samples = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if samples is None else self._depth
+        self.activities.record("ready", ready)
+        asker = self.activities.asker
+        asker.adopt()
         asked = time.perf_counter()
         try:
+            asker.begin(index)
+            enter("waiting")
             batch = self._awaited(index) if samples is None else self._read_hot(*samples)
         finally:
-            self._wait_seconds += time.perf_counter() - asked
+            waited = time.perf_counter() - asked
+            self._wait_seconds += waited
+            asker.release()
+            asker.leave(waited)
         self._ready += ready
         self._bytes += batch.nbytes
         self._batches += 1
@@ -257,6 +247,8 @@ class Prefetcher:
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""
+        if job.wanted:
+            begin(job.index)
         if job.wanted and job.samples is None:
             try:
                 job.samples = self._order.batch(job.index)
@@ -266,16 +258,22 @@ class Prefetcher:
 
     def _work(self, job: _Job, lane: int) -> None:
         if job.samples is None:
+            leave()
             return
         try:
-            read = partial(self._read, lane=lane)
-            replaced = self.replacement
-            _finish(job, replaced.read(job.samples, read) if replaced else read(job.samples))
+            _finish(job, self._work_on(job.samples, lane))
         except Exception as error:
             _clear_frames(error)
             _finish(job, error)
         finally:
             del job
+
+    def _work_on(self, samples: IntArray, lane: int) -> LoadedBatch:
+        read = partial(self._read, lane=lane)
+        try:
+            return self.replacement.read(samples, read) if self.replacement else read(samples)
+        finally:
+            leave()  # before anybody gets the batch and asks for the statistics
 
     def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
         self.forget()  # they were passed
@@ -290,6 +288,9 @@ class Prefetcher:
 
     def _read(self, samples: IntArray, lane: int) -> LoadedBatch:
         pieces = self._catalog.pieces_of(samples)
+        note(partial(_names, self._catalog, pieces))
+        if self._views:
+            enter("reading")
         own = views = self._reader.views(pieces, lane) if self._views else None
         wanted = None
         if views is None:
@@ -298,16 +299,27 @@ class Prefetcher:
             lease = self._pool.lease
             batch = read_batch(self._reader, self._catalog, pieces, lease, lane, wanted)
             views = Views(batch.buffer, batch.offsets, batch.sizes)
+        enter("decoding")
         if wanted is not None and views.sizes is wanted.sizes:
             outputs = wanted.decode(views)
         else:
             outputs = self._format.decode(self._catalog, samples, views)
         if self._broken is not None:
+            enter("checking")
             require_whole(self._catalog, self._format, samples, outputs, self._broken)
         if own is not None:
+            enter("copying")
             numbered = enumerate(outputs)
             outputs = [it if n in self._views else copied(it) for n, it in numbered]
         return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+
+
+def _names(catalog: Catalog, samples: IntArray) -> str:
+    """The first of some samples, and how many others there are."""
+    if not samples.size:
+        return "no samples"
+    path, more = os.fsdecode(catalog.path(int(samples[0]))), samples.size - 1
+    return f"{path} and {more} more" if more else path
 
 
 def _clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:

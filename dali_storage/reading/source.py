@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..contract import cuda
 from ..contract._types import IntArray
+from ..contract.activity import Activities
 from ..contract.catalog import Catalog
 from ..contract.options import require_integer
 from ..contract.reader import Reader
@@ -25,8 +26,9 @@ from .lanes import Gate
 from .opening import Opening
 from .ordering import Ordering
 from .position import Position
-from .prefetch import LoadedBatch, Prefetcher, ReaderStatistics
+from .prefetch import LoadedBatch, Prefetcher
 from .replacement import Replacement
+from .statistics import ReaderStatistics
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -173,6 +175,7 @@ class BatchStream:
             views=views,
             on_error=self.on_error,
             members=self.ordering.members,
+            activities=Activities(self._name, reader.lanes),
         )
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)

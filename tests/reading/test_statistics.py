@@ -7,7 +7,7 @@ import pytest
 
 from dali_storage.contract.waiting import take
 from dali_storage.reading import prefetch
-from dali_storage.reading.prefetch import ReaderStatistics
+from dali_storage.reading.statistics import ReaderStatistics
 from tests.reading.test_prefetch import BATCH, expected, prefetcher
 
 

@@ -1,0 +1,205 @@
+"""The activity of each thread of a reader: its stage, since when, and how long stages took.
+
+A lane enters a stage by `enter()`: one tuple in a list. The list is summed up once a batch, so this
+costs a hot reader less than one percent. In a thread without an activity, nothing happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import TypeAlias
+
+from .histogram import Histogram, Times
+from .profiling import Log, make_log
+
+Describe: TypeAlias = Callable[[], str]
+
+_SLOWEST = 5
+_WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is slow by them
+
+_mine = threading.local()  # activity: of this thread
+
+
+def enter(stage: str) -> None:
+    """Begin a stage of the batch that this thread is at work on: the one before has ended.
+
+    Stages are "queued" (for the processors), "opening", "reading", "checking", "decoding",
+    "copying", and "waiting" for a batch.
+    """
+    activity: Activity | None = getattr(_mine, "activity", None)
+    if activity is not None:
+        activity.log.append((stage, monotonic_ns()))
+
+
+def note(describe: Describe) -> None:
+    """Have `describe()` say what this thread is working on: files, an extent, an object.
+
+    Called seldom, in any thread, and never after the batch has ended.
+    """
+    activity: Activity | None = getattr(_mine, "activity", None)
+    if activity is not None:
+        activity.described_by = describe
+
+
+def blame(describe: Describe) -> None:
+    """Have `describe()` name the sample of the batch whose bytes arrived last."""
+    activity: Activity | None = getattr(_mine, "activity", None)
+    if activity is not None:
+        activity.last = describe
+
+
+def begin(batch: int) -> None:
+    """A lane begins to work on a batch of this number."""
+    activity: Activity | None = getattr(_mine, "activity", None)
+    if activity is not None:
+        activity.begin(batch)
+
+
+def leave() -> None:
+    """A lane has ended its batch, or has failed."""
+    activity: Activity | None = getattr(_mine, "activity", None)
+    if activity is not None:
+        activity.leave()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slow:
+    """A sample, or a batch, that took long.
+
+    Attributes:
+        seconds: how long its longest stage took.
+        stage: this stage.
+        name: the sample whose bytes arrived last, or else the first one and how many followed.
+    """
+
+    seconds: float
+    stage: str
+    name: str
+
+
+class Activity:
+    """What one thread is doing. Only this thread changes it; all others may look at it.
+
+    Attributes:
+        name: of the reader and the lane, such as "Reader:0".
+        thread: the kernel's number of the thread, None before it has begun.
+        batch: the number of the batch that it is at work on; None if there is none.
+        log: the stages of this batch until now, each with `time.monotonic_ns()` of its beginning.
+        described_by: says what is being worked on; see `describe()`.
+        last: names the sample whose bytes arrived last.
+        slow: the batches that took longest, a heap.
+    """
+
+    def __init__(self, name: str, times: Times, number: int) -> None:
+        """`number`: of the thread, in `times`."""
+        self.name = name
+        self.thread: int | None = None
+        self.batch: int | None = None
+        self.log: Log = make_log()
+        self.described_by: Describe | None = None
+        self.last: Describe | None = None
+        self.slow: list[Slow] = []
+        self._times = times
+        self._number = number
+
+    @property
+    def current(self) -> tuple[str, int] | None:
+        """The stage and when it began (`time.monotonic_ns()`); None between two batches."""
+        try:
+            return self.log[-1]
+        except IndexError:  # it ended meanwhile
+            return None
+
+    def describe(self) -> str:
+        """What is being worked on; empty if it is not known."""
+        return _described(self.described_by)
+
+    def adopt(self) -> None:
+        """The calling thread is the one, from now on."""
+        self.thread = threading.get_native_id()
+        _mine.activity = self
+
+    def release(self) -> None:
+        """The calling thread is it no more."""
+        _mine.activity = None
+
+    def begin(self, batch: int) -> None:
+        """Begin to work on a batch; what is left of one that was interrupted is forgotten."""
+        self._end()
+        self.batch = batch
+
+    def leave(self, waited: float | None = None) -> None:
+        """End the batch: count how long each stage took. `waited`: seconds, of "waiting"."""
+        now, log, describe = monotonic_ns(), self.log.copy(), self.last or self.described_by
+        self._end()
+        sums: dict[str, int] = {}
+        for stage, began in reversed(log):
+            if stage != "waiting":  # other stages may be part of it
+                sums[stage] = sums.get(stage, 0) + now - began
+            now = began
+        longest, slowest = 0, ""
+        for stage, ns in sums.items():
+            self._times.record(self._number, stage, ns)
+            if ns > longest and stage not in _WAITS:
+                longest, slowest = ns, stage
+        if waited is not None:
+            self._times.record(self._number, "waiting", round(1e9 * waited))
+        slow, seconds = self.slow, longest / 1e9
+        if longest and (len(slow) < _SLOWEST or seconds > slow[0].seconds):
+            heapq.heappush(slow, Slow(seconds, slowest, _described(describe)))
+            if len(slow) > _SLOWEST:
+                heapq.heappop(slow)
+
+    def _end(self) -> None:
+        self.batch = None
+        self.log.clear()
+        self.described_by = self.last = None
+
+
+class Activities:
+    """The activities of a reader's threads, and how long each stage took.
+
+    They outlive the reader, and keep nothing of it.
+
+    Attributes:
+        name: of the reader.
+        times: histograms of the stages, in nanoseconds, and "ready": how many batches were ready.
+        lanes: of the lanes.
+        asker: of the thread that asks for batches.
+    """
+
+    def __init__(self, name: str, lanes: int) -> None:
+        self.name = name
+        self.times = Times()
+        self.lanes = [Activity(f"{name}:{lane}", self.times, lane) for lane in range(lanes)]
+        self.asker = Activity(f"{name}:asking", self.times, lanes)
+
+    def record(self, name: str, value: int) -> None:
+        """Count an integer, in the thread that asks for batches."""
+        self.times.record(len(self.lanes), name, value)
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Of all threads together."""
+        return self.times.merged()
+
+    def slowest(self) -> list[Slow]:
+        """The five batches that took longest, the slowest first."""
+        found = [slow for activity in (*self.lanes, self.asker) for slow in activity.slow.copy()]
+        return heapq.nlargest(_SLOWEST, found)
+
+    def reset(self) -> None:
+        """Forget all durations."""
+        self.times.reset()
+        for activity in (*self.lanes, self.asker):
+            activity.slow = []
+
+
+def _described(describe: Describe | None) -> str:
+    with contextlib.suppress(Exception):  # the reader may be closed meanwhile
+        return describe() if describe is not None else ""
+    return ""
