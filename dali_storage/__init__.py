@@ -21,6 +21,7 @@ from .contract.objects import SCHEMES, Listing, Remote
 from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
+from .reading.signals import report, report_on
 from .reading.statistics import ReaderStatistics
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ __all__ = [
     "Spans",
     "Tree",
     "patch",
+    "report",
+    "report_on",
     "shard",
     "statistics",
 ]

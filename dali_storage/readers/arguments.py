@@ -2,8 +2,10 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
 from nvidia.dali.pipeline import do_not_convert
@@ -42,6 +44,7 @@ class ReadingArguments(TypedDict, total=False):
     shard_id: int | None
     shuffle_after_epoch: bool | None
     shuffle_after_epoch_seed: int | None
+    stall_after: float | None
     stick_to_shard: bool | None
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
@@ -88,6 +91,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
+    "stall_after": 60.0,
     "tensor_init_bytes": 1 << 20,
 }
 
@@ -189,6 +193,8 @@ def prepare(
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
+        stall_after=_seconds("stall_after", arguments["stall_after"]),
+        names=names,
         stream=stream,
         on_error=bad_sample_options(arguments, device or "cpu"),
     )
@@ -217,6 +223,17 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
         most=most,
         record="" if path is None else os.path.abspath(path),
     )
+
+
+def _seconds(argument: str, value: Any) -> float | None:
+    """A finite number above 0; None is never."""
+    if value is None:
+        return None
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 < value <= sys.float_info.max:
+        what = f"{argument} must be a number of seconds above 0, or None for no warnings"
+        raise ValueError(f"{what}, not {value!r}")
+    return float(value)
 
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:

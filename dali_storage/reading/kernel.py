@@ -75,7 +75,7 @@ class ThreadState:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class Mounted:
     """A mounted file system.
 
     Attributes:
@@ -109,7 +109,7 @@ def thread_state(thread: int, proc: str = "/proc/self") -> ThreadState:
     )
 
 
-def mount_of(path: bytes, mounts: bytes | None = None) -> Mount | None:
+def mount_of(path: bytes, mounts: bytes | None = None) -> Mounted | None:
     """The mount that has an absolute path, by its name alone: symbolic links are not followed.
 
     `mounts` is the content of /proc/self/mountinfo. None: not known.
@@ -126,7 +126,7 @@ def mount_of(path: bytes, mounts: bytes | None = None) -> Mount | None:
             options = about[2].split(b",") if len(about) > 2 else []
             address = [each[5:] for each in options if each.startswith(b"addr=")]
             shown = [os.fsdecode(_unescaped(each)) for each in (*about[:2], *address[:1])]
-            found = Mount(point, *shown)
+            found = Mounted(point, *shown)
     return found
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dali_storage.reading import kernel
-from dali_storage.reading.kernel import UNKNOWN, Mount, ThreadState, mount_of, thread_state
+from dali_storage.reading.kernel import UNKNOWN, Mounted, ThreadState, mount_of, thread_state
 from tests.kit.process import SECONDS, wait_until
 
 MOUNTS = rb"""
@@ -23,11 +23,11 @@ broken
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (b"/data/x", Mount(b"/data", "nfs4", "nas:/export/data", "10.0.0.7")),
-        (b"/data", Mount(b"/data", "nfs4", "nas:/export/data", "10.0.0.7")),
-        (b"/data/a b/\xff", Mount(b"/data/a b", "cifs", "//nas/a b", "fe80::1")),
-        (b"/data/../data/train/0.jpg", Mount(b"/data/train", "overlay", "overlay")),
-        (b"/database/x", Mount(b"/", "ext4", "/dev/vda")),
+        (b"/data/x", Mounted(b"/data", "nfs4", "nas:/export/data", "10.0.0.7")),
+        (b"/data", Mounted(b"/data", "nfs4", "nas:/export/data", "10.0.0.7")),
+        (b"/data/a b/\xff", Mounted(b"/data/a b", "cifs", "//nas/a b", "fe80::1")),
+        (b"/data/../data/train/0.jpg", Mounted(b"/data/train", "overlay", "overlay")),
+        (b"/database/x", Mounted(b"/", "ext4", "/dev/vda")),
     ],
 )
 def test_a_mount_is_found_by_the_longest_name_and_the_last_one_is_on_top(path, expected):
