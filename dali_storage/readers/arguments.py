@@ -1,8 +1,9 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
+import contextlib
 import inspect
+import math
 import os
-import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Real
@@ -193,7 +194,7 @@ def prepare(
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
-        stall_after=_seconds("stall_after", arguments["stall_after"]),
+        stall_after=stall_seconds(arguments["stall_after"]),
         names=names,
         stream=stream,
         on_error=bad_sample_options(arguments, device or "cpu"),
@@ -225,15 +226,16 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
     )
 
 
-def _seconds(argument: str, value: Any) -> float | None:
-    """A finite number above 0; None is never."""
+def stall_seconds(value: Any) -> float | None:
+    """The argument stall_after; raises as `prepare()`."""
     if value is None:
         return None
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 < value <= sys.float_info.max:
-        what = f"{argument} must be a number of seconds above 0, or None for no warnings"
-        raise ValueError(f"{what}, not {value!r}")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):  # of float()
+            if 0 < (seconds := float(value)) < math.inf:
+                return seconds
+    what = "stall_after must be a number of seconds above 0, or None for no warnings"
+    raise ValueError(f"{what}, not {value!r:.80}")
 
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:

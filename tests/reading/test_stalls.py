@@ -35,7 +35,7 @@ class Clock:
     def __call__(self) -> int:
         return self.now
 
-    def wait(self, seconds):
+    def turn(self, seconds):
         self.now += round(1e9 * seconds)
 
 
@@ -107,7 +107,7 @@ def test_a_stage_is_warned_of_at_1_2_4_and_8_times_as_long(looking):
     for _ in range(30):
         delay, before = watchdog.look(), len(warnings)
         assert 0 < delay <= 10
-        clock.wait(min(delay, 4))  # also earlier than it asks for
+        clock.turn(min(delay, 4))  # also earlier than it asks for
         watchdog.look()
         if len(warnings) > before:
             found.append((clock.now - activity.log[0][1]) / 1e9)
@@ -121,11 +121,11 @@ def test_one_warning_tells_of_all_threads_of_a_reader_and_of_no_other(looking):
     first.begin(7)
     first.log.append(("reading", clock.now))
     first.described_by = lambda: "a \udcff\n.jpg"
-    clock.wait(4)
+    clock.turn(4)
     second.log.append(("decoding", clock.now))
     second.described_by = lambda: 1 / 0
     other.log.append(("reading", clock.now))
-    clock.wait(6)
+    clock.turn(6)
     assert watchdog.look() == 4  # the second one has been at its stage for 6 seconds
     head, *lines = warnings.pop().split("\n")
     assert head == "R: in one stage for 10.0 s (stall_after=10)"
@@ -142,10 +142,10 @@ def test_a_thread_that_goes_on_is_not_warned_of(looking):
     _, (activity,) = watched(watchdog)
     for _ in range(50):
         activity.log.append(("reading", clock.now))
-        clock.wait(9)
+        clock.turn(9)
         watchdog.look()
         activity.leave()
-        clock.wait(100)  # it is idle
+        clock.turn(100)  # it is idle
         watchdog._planned = None
         watchdog.look()
     assert not warnings
@@ -157,7 +157,7 @@ def test_a_second_stall_is_warned_of_too(looking):
     for number in range(1, 4):
         activity.log.append(("reading", clock.now))
         for _ in range(4):
-            clock.wait(3)
+            clock.turn(3)
             watchdog.look()
         assert len(warnings) == number
 
@@ -167,10 +167,10 @@ def test_a_process_that_was_stopped_is_looked_at_again_before_a_warning(looking)
     _, (activity,) = watched(watchdog)
     activity.log.append(("reading", clock.now))
     assert watchdog.look() == 10
-    clock.wait(3600)
+    clock.turn(3600)
     assert watchdog.look() == 10
     assert not warnings
-    clock.wait(10)
+    clock.turn(10)
     watchdog.look()
     assert len(warnings) == 1
 
@@ -181,7 +181,7 @@ def test_a_reader_that_cannot_be_looked_at_does_not_hide_another(looking):
     bad.activities = None
     _, (activity,) = watched(watchdog)
     activity.log.append(("reading", clock.now))
-    clock.wait(10)
+    clock.turn(10)
     watchdog.look()
     assert [text.split("\n")[0].split(":")[0] for text in warnings] == [
         "Bad cannot be watched",
