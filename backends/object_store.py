@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract._types import IntArray, PathLike
+from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
@@ -131,6 +132,7 @@ class ObjectStoreReader(Reader):
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
+        self.times = self._requests.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
         self._curl: Curl | None = None
         if transport != "obstore":
@@ -155,6 +157,7 @@ class ObjectStoreReader(Reader):
         spans = batch.spans
         # In the order of the batch: of several that fail, the first is named.
         files = spans.files[np.argsort(spans.slots, kind="stable")]
+        enter("opening")
         self._objects.sizes(files, self.yield_turn)
         self._objects.require_inside(batch)
         if self._cache is None:
@@ -202,6 +205,7 @@ class ObjectStoreReader(Reader):
 
     def _fetch(self, batch: Batch, spans: Spans) -> None:
         """Fill spans of a batch by requests."""
+        enter("reading")
         self.yield_turn()
         part = int(np.clip(spans.sizes.sum() // self._share, _SHORTEST, _LONGEST))
         spans = spans.split(part)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..contract._types import IntArray, address_of
+from ..contract.activity import blame, enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
@@ -168,7 +169,9 @@ class PythonFileReader(Reader):
         """
         samples = batch.samples[start : start + FILES_AT_ONCE]
         with open_files() as fds:
+            enter("opening")
             self._files.open(fds, samples, lane, self.yield_turn)
+            enter("reading")
             part = slice(start, start + len(fds))
             # Behind the memory of each, one unit more, to see if the file has grown.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
@@ -181,4 +184,6 @@ class PythonFileReader(Reader):
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
+            if reads.last is not None:
+                blame(partial(self._files.name, int(samples[reads.last])))
             return reads.got

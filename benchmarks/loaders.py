@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from dali_storage import StageTimes
 from dali_storage.loaders import Loader
 
 from . import arguments, environment, report
@@ -108,9 +109,8 @@ def _loader(of: OpenSet, backend: Any, workload: Workload, exact: bool) -> Itera
     options = {"backend": backend.name, "backend_options": backend.options(workload)}
     with of.loader(exact=exact, **options) as loader:
         len(loader)  # opens it
-        stream = Stream([], storage_seconds=0.0)
-        stream.batches = _epochs(loader, stream)
-        yield stream
+        epochs = _Epochs(loader)
+        yield Stream(epochs, stats=epochs.stats)
 
 
 def _tensors(batch: Any) -> peers.Batch:
@@ -118,14 +118,22 @@ def _tensors(batch: Any) -> peers.Batch:
     return torch.from_dlpack(images.as_tensor()), torch.from_dlpack(labels.as_tensor())
 
 
-def _epochs(loader: Loader, stream: Stream) -> Iterator[peers.Batch]:
-    """One epoch after another; the stream knows how long they waited for the storage."""
-    before = 0.0
-    while True:
-        for images, labels in loader:
-            stream.storage_seconds = before + loader.stats.storage_seconds
-            yield images, labels
-        before = stream.storage_seconds or 0.0
+class _Epochs:
+    """One epoch of a loader after another; knows how long they waited for the storage."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._before = 0.0
+
+    def __iter__(self) -> Iterator[peers.Batch]:
+        while True:
+            yield from self._loader
+            self._before += self._loader.stats.storage_seconds
+
+    def stats(self) -> tuple[float, Mapping[str, StageTimes]]:
+        """See Stream; the stages are those of the last epoch."""
+        its = self._loader.stats
+        return self._before + its.storage_seconds, its.times
 
 
 def verify(of: OpenSet, legs: Sequence[Leg], workload: Workload, results: Results) -> None:

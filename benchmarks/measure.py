@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bmap_tools.console import Tick, bar
+from dali_storage import StageTimes
 
 from .environment import drop_caches
 from .legs import REFERENCE, Leg
-from .pipelines import buffers_of
+from .pipelines import buffers_of, times_of
 from .workload import BadInputError, Workload, epoch_of, summarize_error
 
 
@@ -34,6 +35,7 @@ class Round:
         size_bytes: the exact number of bytes read.
         waits: float64[batches], seconds that each `Pipeline.run()` or `next()` took.
         storage_seconds: how long, of these, the pipeline waited for the storage; None if unknown.
+        times: how long stages of the reader took, with those to fill its queue; if it is ours.
     """
 
     seconds: float
@@ -42,6 +44,7 @@ class Round:
     size_bytes: int
     waits: npt.NDArray[np.float64]
     storage_seconds: float | None = None
+    times: Mapping[str, StageTimes] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -181,7 +184,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
         batches = iter(stream.batches)
         for _ in range(workload.untimed):
             next(batches)
-        storage = stream.storage_seconds
+        before = stream.stats()[0] if stream.stats else 0.0
         cpu_before, start = cpu_time(), time.perf_counter()
         for number in range(len(waits)):
             called = time.perf_counter()
@@ -192,12 +195,15 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
             if workload.model is not None:
                 time.sleep(len(images) / workload.model)
         seconds, cpu_seconds = time.perf_counter() - start, cpu_time() - cpu_before
-        if storage is not None and stream.storage_seconds is not None:
-            storage = stream.storage_seconds - storage
+        storage, times = stream.stats() if stream.stats else (None, {})
+        storage = None if storage is None else storage - before
+        if stream.pipe is not None:
+            times = times_of(stream.pipe)
         if stream.pipe is not None and (buffers := buffers_of(stream.pipe)):
             result.lanes, result.memory, result.transport = buffers
         del batches, images  # ends torch's workers
-    return Round(seconds, cpu_seconds, samples, workload.delivered_bytes(samples), waits, storage)
+    nbytes = workload.delivered_bytes(samples)
+    return Round(seconds, cpu_seconds, samples, nbytes, waits, storage, times)
 
 
 def cpu_time() -> float:
@@ -240,7 +246,8 @@ Figures: TypeAlias = dict[str, float | None]
 def summarize(results: Mapping[str, Result]) -> dict[str, Figures]:
     """The figures of every leg that has rounds, by name.
 
-    Speeds, costs and shares are medians of the rounds; percentiles are of the waits of all rounds.
+    Speeds, costs, shares and percentiles of the reader's stages are medians of the rounds; those of
+    waits are of all rounds.
     `ratio` compares the speed with that of the fastest of the leg's baselines in the same round,
     and `cpu_ratio` the cost with that of the cheapest, again as medians; None if none ran.
     """
@@ -271,6 +278,10 @@ def _figures(rounds: Sequence[Round], baselines: Iterable[tuple[Round, ...]]) ->
         "wait_p99_ms": 1e3 * float(np.percentile(waits, 99)),
         "storage_share": float(np.median(storage)) if len(storage) == len(rounds) else None,
     }
+    for stage in ("waiting", "reading"):
+        if its := [one.times[stage] for one in rounds if stage in one.times]:
+            figures[f"{stage}_p95_ms"] = 1e3 * float(np.median([times.p95 for times in its]))
+            figures[f"{stage}_p99_ms"] = 1e3 * float(np.median([times.p99 for times in its]))
     pairs = [
         {
             "ratio": row["img_per_s"] / max(one.figures["img_per_s"] for one in others),

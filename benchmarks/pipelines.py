@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from nvidia.dali import Pipeline, fn, tfrecord, types
 
+from dali_storage import StageTimes
 from dali_storage.contract.errors import NotMapped
 from dali_storage.dali.group import readers_of
 from dali_storage.reading.prefetch import copying_lanes
@@ -29,12 +30,12 @@ class Stream:
     Attributes:
         batches: to be iterated once; starts to work then.
         pipe: the pipeline of a leg that reads; None for loaders.
-        storage_seconds: how long a pipeline waited for the storage; None if that is unknown.
+        stats: of a loader: how long its pipeline waited for the storage, and its stages.
     """
 
     batches: Iterable[Any]
     pipe: Pipeline | None = None
-    storage_seconds: float | None = None
+    stats: Callable[[], tuple[float, Mapping[str, StageTimes]]] | None = None
 
 
 Build: TypeAlias = Callable[[Workload, bool], AbstractContextManager[Stream]]
@@ -119,6 +120,13 @@ def describe_use(settings: Settings) -> str:
     if settings.mem == "gpu":
         return f"adding up the bytes{gpu}"
     return f"decoding{gpu}" if settings.decode else "reading the image headers"
+
+
+def times_of(pipe: Pipeline) -> Mapping[str, StageTimes]:
+    """How long the stages of its reader took; empty without dali_storage."""
+    for group in readers_of(pipe).values():
+        return group.source(pipe).statistics.times
+    return {}
 
 
 def _webdataset(workload: Workload) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from .measure import Results, summarize
 from .workload import BadInputError, Workload
 
 _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
-_WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
-_SHARES = {"wait": "wait_share", "of it storage": "storage_share"}
+_WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms"}
+_STAGES = {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms"}
+_WAITS |= _STAGES | {"x dali": "ratio"}
+_SHARES = {"wait": "wait_share", "of it storage": "storage_share"} | _STAGES
 READERS = _SPEEDS | {"GB/s": "gb_per_s", "CPU s/GB": "cpu_s_per_gb"} | _WAITS
 """The figures in the table, by their titles."""
 LOADERS = _SPEEDS | {"CPU µs/img": "cpu_us_per_img"} | _SHARES

@@ -22,7 +22,8 @@ from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
 from .reading.signals import report, report_on
-from .reading.statistics import ReaderStatistics
+from .reading.statistics import ReaderStatistics, StageTimes
+from .reading.statistics import metrics as _metrics
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
@@ -50,7 +51,9 @@ __all__ = [
     "SampleChangedError",
     "SampleSizeChanged",
     "Spans",
+    "StageTimes",
     "Tree",
+    "metrics",
     "patch",
     "report",
     "report_on",
@@ -67,9 +70,9 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
         name: the name of a reader of `dali_storage.readers` in it.
 
     Returns:
-        Batches, bytes, seconds of waiting, and how full the queue of batches read ahead was, since
-        the pipeline began to read; all zeros before. For a part of the time, subtract an earlier
-        result. DALI asks for batches ahead of the user.
+        Batches, bytes, seconds of waiting, how full the queue of batches read ahead was, the
+        percentiles of each stage and the slowest batches, since the pipeline began to read or
+        since `reset()` of the result; all zeros before. DALI asks for batches ahead of the user.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
@@ -77,6 +80,16 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     from .dali import source  # the package can be imported without DALI
 
     return source(pipeline, name).statistics
+
+
+def metrics() -> dict[str, float]:
+    """The figures of all readers of this process that are open: for TensorBoard, W&B and MLflow.
+
+    Returns:
+        Numbers by names such as "dali_storage/Reader/waiting_p99_seconds". Readers of the same name
+        have a number behind it, as in "Reader-2".
+    """
+    return _metrics()
 
 
 def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[None]":

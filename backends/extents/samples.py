@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray, address_of
+from ...contract.activity import enter
 from ...contract.catalog import Catalog
 from ...contract.errors import (
     BackendUnavailable,
@@ -111,6 +112,7 @@ class MappedSamples:
         for index in np.flatnonzero(self._is_unmapped[files]).tolist():
             self._read_as_file(batch, index)
         # After the reads: bytes that were read before a file was changed are right.
+        enter("checking")
         if self._containers is not None:
             self._containers.check(batch.spans, lane)
         elif self._freshness is not None:

@@ -100,6 +100,10 @@ class SampleFiles:
         """The current sizes of open files, as `opening.regular_sizes()`."""
         return regular_sizes(fds, paths, self.local)
 
+    def name(self, sample: int) -> str:
+        """What a sample is called in the statistics."""
+        return os.fsdecode(self._catalog.path(sample))
+
     def read_error(self, number: int, sample: int) -> OSError:
         """What to raise where a read has failed with errno `number`."""
         path, where = self._catalog.path(sample), self._catalog.where(sample)

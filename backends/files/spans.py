@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...contract._types import IntArray
+from ...contract.activity import enter
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
 from ...contract.ranges import Spans
@@ -49,9 +50,11 @@ class SpanReads:
         try:
             while start < len(files):
                 part = files[start : start + self.containers.at_once]
+                enter("opening")
                 fds = self.containers.open(part, lane, yield_turn)
                 start += len(fds)
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
+                enter("reading")
                 got, errors = read_spans(some, where)
                 if failures := _failures(some, got, errors):
                     # Each of the samples again, by itself, to find out which it was.
@@ -59,6 +62,7 @@ class SpanReads:
                     _, where = _from(each, dict(zip(part, fds, strict=False)))
                     found = _failures(each, *read_spans(each, where))
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
+                enter("checking")
                 for changed in self.containers.changed(part[: len(fds)])[:1]:
                     raise changed_error(self._catalog.file_path(changed))
         finally:

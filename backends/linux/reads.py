@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
+from ...contract.activity import last_arrived
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`preadv.read()`, or `aio.read()` of some depth."""
@@ -20,6 +21,7 @@ class Reads:
     Attributes:
         got: int64[n], bytes read of each so far.
         errors: int64[n], errno of each; 0 if it has not failed.
+        last: the one whose bytes arrived last; None if nobody can tell.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Reads:
         """
         self.got = np.zeros(needed.size, np.int64)
         self.errors = np.zeros(needed.size, np.int64)
+        self.last: int | None = None
         self._done = np.zeros(needed.size, bool)  # it is complete, has failed, or ended before
         self._by = read
         self._fds = np.asarray(fds)
@@ -92,6 +95,9 @@ class Reads:
             rest["base"] += passed
             rest["len"] -= passed
         more = self._by(self._fds[indices], rest, self._starts[indices] + got, rw_flags)
+        # The page cache answers in the order of submission; and a read of no bytes is for the end.
+        if self._unit > 1 and (last := last_arrived()) is not None and more[last] > 0:
+            self.last = int(np.arange(self.got.size)[indices][last])
         self.got[indices] = got = got + np.maximum(more, 0)
         if not rw_flags:  # whatever failed without blocking is tried again
             self.errors[indices] = np.maximum(-more, 0)

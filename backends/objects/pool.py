@@ -14,9 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from ...contract.activity import blame, note
+from ...contract.histogram import Times
+from ...contract.profiling import show_name
 from ...contract.waiting import take
 from .errors import retryable
 
@@ -70,6 +74,7 @@ class Call(Generic[Item, Answer]):
     failed: dict[int, BaseException] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)  # when libcurl first asked for them
     kept: list[Any] = field(default_factory=list)  # memory that it reads
+    last: int = -1  # the position whose answer came last
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
         """Hand over what has come, unless another request was faster or it is not needed."""
@@ -121,6 +126,7 @@ class RequestPool:
         self._retrying: set[int] = set()  # threads
         self._asked = 0  # by lanes that may lose a few: a bound for hedging needs no more
         self.hedged = 0  # requests that were made once more
+        self.times = Times()
         self._closed = False
         self.cause: BaseException | None = None  # why libcurl's thread has ended
         self._closing = SimpleQueue[None]()  # has something when it is closed
@@ -132,6 +138,7 @@ class RequestPool:
         take: Callable[[int, Answer], None],
         explain: Callable[[int, BaseException], Exception],
         send: Callable[[Call[Item, Answer]], Iterable[int]] | None = None,
+        describe: Callable[[Item], str] | None = None,
     ) -> None:
         """Ask for n items at once, and take each answer as it comes, in the calling thread.
 
@@ -140,19 +147,24 @@ class RequestPool:
 
         `ask` is called in other threads, and may still be running when this returns or raises.
         `take` gets the position of an item and its answer, `explain` that of the first item, in
-        their order, that cannot be had; it returns the error to be raised.
+        their order, that cannot be had; it returns the error to be raised. `describe` names an
+        item, for statistics and reports.
 
         Raises:
             OSError: it is being closed (ECANCELED), or libcurl's thread has failed (EIO).
         """
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
+        if describe:
+            note(partial(_pending, call.pending, items, describe))
         try:
             self._asked += len(items)
             for position in send(call) if send else range(len(items)):
                 self._queue.put((call, position))
             self._start_threads(self.few)
             failed = self._collect(call, take)
+            if describe and items:
+                blame(partial(describe, items[call.last]))
         finally:
             call.pending.clear()  # nobody asks for the rest
             if self._curl:
@@ -176,6 +188,10 @@ class RequestPool:
             call.failed[position] = error
         self._queue.put((call, position))
         self._start_threads(self.few)
+
+    def count(self, kind: str, seconds: float) -> None:
+        """Count how long a request took: one that was answered, its retries, or its twin."""
+        self.times.record(threading.get_ident(), kind, round(1e9 * seconds))
 
     def is_slow(self) -> bool:
         """Whether answers take so long that more requests at once would help."""
@@ -222,6 +238,7 @@ class RequestPool:
                 raise self.refusal() from self.cause
             while call.answers:
                 position, answer = call.answers.popleft()
+                call.last = position
                 flight = call.flying.get(position)
                 if self._curl and flight is not None and flight is answer:
                     waiting -= self._curl.settle(call, flight)
@@ -271,7 +288,7 @@ class RequestPool:
     def _start(self, threads: list[threading.Thread], most: int, work: Callable[[], None]) -> None:
         while len(threads) < most:
             # A daemon: at exit Python joins all others, and this one may wait for a store.
-            name = f"dali_storage-get-{len(self._threads) + len(self._twins)}"
+            name = f"dali_storage:get:{len(self._threads) + len(self._twins)}"
             thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
             threads.append(thread)
@@ -285,6 +302,7 @@ class RequestPool:
         queue.put(None)  # for the next thread
 
     def _work(self) -> None:
+        show_name()
         for call, position in self._jobs(self._queue):
             try:
                 answer = self._ask(call, position)
@@ -295,9 +313,12 @@ class RequestPool:
 
     def _work_again(self) -> None:
         """Ask once more. An error does not count: the first request goes on."""
+        show_name()
         for call, position in self._jobs(self._again):
+            asked = time.monotonic()
             with contextlib.suppress(BaseException):
                 call.answer(position, call.ask(call.items[position]))
+            self.count("hedge", time.monotonic() - asked)
             del call
 
     def _ask(self, call: Call[Any, Any], position: int) -> Any:
@@ -319,9 +340,11 @@ class RequestPool:
                     with contextlib.suppress(Empty):
                         self._closing.put(self._closing.get(timeout=seconds))
                         raise
+                    self.count("retry", time.monotonic() - asked)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
-                    self._note(time.monotonic() - asked)
+                    self._note(seconds := time.monotonic() - asked)
+                    self.count("request", seconds)
                     return answer
         finally:
             self._retrying.discard(thread)
@@ -343,3 +366,11 @@ class RequestPool:
         self.recent.append(seconds)
         if len(self._threads) < self.most and self._queue.qsize() and self.is_slow():
             self._start_threads(min(len(self._threads) + 1, self.most))
+
+
+def _pending(
+    pending: dict[int, None], items: Sequence[Item], describe: Callable[[Item], str]
+) -> str:
+    """The first of the items that have no answer, and how many others there are."""
+    positions = [*pending.copy()]
+    return f"{describe(items[positions[0]])} and {len(positions) - 1} more" if positions else ""

@@ -119,7 +119,7 @@ class VersionedObjects:
         def explain(position: int, error: BaseException) -> Exception:
             return mapped(error, pieces[position].url)
 
-        self._requests.run(self._get, pieces, take, explain, send)
+        self._requests.run(self._get, pieces, take, explain, send, describe=_name)
 
     def require_inside(self, batch: Batch) -> None:
         """Refuse ranges behind the ends of their containers, whose sizes are known."""
@@ -168,6 +168,10 @@ class VersionedObjects:
         if version == piece.version and is_strong(version) and piece.length == piece.size != size:
             raise _short(piece, size)  # without a range, `size` is only the length of the answer
         compare(piece.url, (size, version), (piece.size, piece.version))
+
+
+def _name(piece: ObjectPart) -> str:
+    return os.fsdecode(piece.url)
 
 
 def version_of(meta: ObjectMeta) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TypeAlias
 
-from .histogram import Histogram, Times
+from .histogram import Times
 from .profiling import Log, make_log
 
 Describe: TypeAlias = Callable[[], str]
@@ -54,6 +54,18 @@ def blame(describe: Describe) -> None:
         activity.last = describe
 
 
+def arrived(read: int) -> None:
+    """An engine says which of the reads that it was given was the last to end."""
+    _mine.arrived = read
+
+
+def last_arrived() -> int | None:
+    """Which it was, of the reads just made; None if the engine cannot tell."""
+    read: int | None = getattr(_mine, "arrived", None)
+    _mine.arrived = None
+    return read
+
+
 def begin(batch: int) -> None:
     """A lane begins to work on a batch of this number."""
     activity: Activity | None = getattr(_mine, "activity", None)
@@ -69,7 +81,7 @@ def leave() -> None:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Slow:
+class SlowBatch:
     """A sample, or a batch, that took long.
 
     Attributes:
@@ -104,7 +116,7 @@ class Activity:
         self.log: Log = make_log()
         self.described_by: Describe | None = None
         self.last: Describe | None = None
-        self.slow: list[Slow] = []
+        self.slow: list[SlowBatch] = []
         self._times = times
         self._number = number
 
@@ -152,7 +164,7 @@ class Activity:
             self._times.record(self._number, "waiting", round(1e9 * waited))
         slow, seconds = self.slow, longest / 1e9
         if longest and (len(slow) < _SLOWEST or seconds > slow[0].seconds):
-            heapq.heappush(slow, Slow(seconds, slowest, _described(describe)))
+            heapq.heappush(slow, SlowBatch(seconds, slowest, _described(describe)))
             if len(slow) > _SLOWEST:
                 heapq.heappop(slow)
 
@@ -169,7 +181,7 @@ class Activities:
 
     Attributes:
         name: of the reader.
-        times: histograms of the stages, in nanoseconds, and "ready": how many batches were ready.
+        times: histograms of the stages, in nanoseconds.
         lanes: of the lanes.
         asker: of the thread that asks for batches.
     """
@@ -180,15 +192,7 @@ class Activities:
         self.lanes = [Activity(f"{name}:{lane}", self.times, lane) for lane in range(lanes)]
         self.asker = Activity(f"{name}:asking", self.times, lanes)
 
-    def record(self, name: str, value: int) -> None:
-        """Count an integer, in the thread that asks for batches."""
-        self.times.record(len(self.lanes), name, value)
-
-    def histograms(self) -> dict[str, Histogram]:
-        """Of all threads together."""
-        return self.times.merged()
-
-    def slowest(self) -> list[Slow]:
+    def slowest(self) -> list[SlowBatch]:
         """The five batches that took longest, the slowest first."""
         found = [slow for activity in (*self.lanes, self.asker) for slow in activity.slow.copy()]
         return heapq.nlargest(_SLOWEST, found)

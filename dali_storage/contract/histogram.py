@@ -45,6 +45,23 @@ class Histogram:
         self.total += other.total
         self.most = max(self.most, other.most)
 
+    def since(self, earlier: Histogram | None) -> Histogram:
+        """What was counted since a copy was made; all of it, if it has begun anew meanwhile."""
+        found = Histogram()
+        if earlier is None or (self.counts < earlier.counts).any():
+            found.add(self)
+        else:
+            found.counts += self.counts - earlier.counts
+            found.total = self.total - earlier.total
+            used = np.flatnonzero(found.counts)
+            found.most = min(upper_bound(int(used[-1])), self.most) if used.size else 0
+        return found
+
+    @staticmethod
+    def below(shift: int) -> int:
+        """The last bucket of integers that are less than 2 to the power of `shift` (4 or more)."""
+        return ((shift - _BITS) << _BITS) + (1 << _BITS) - 1
+
     @property
     def count(self) -> int:
         """How many were recorded."""

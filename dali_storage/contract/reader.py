@@ -60,6 +60,7 @@ from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
+from .histogram import Times
 from .objects import Remote
 from .ranges import GAP, Spans
 from .views import Views
@@ -117,6 +118,7 @@ class Reader(ABC):
         copying_lanes: how many turns there are. None (default): as many as DALI's threads leave
             processors over, at least one.
         has_views: whether `views()` may say where samples are (default: False).
+        times: durations of its own for the statistics, such as of requests; None (default): none.
         yield_turn: set by the prefetcher; does nothing until then, nor if it is called again.
     """
 
@@ -132,6 +134,7 @@ class Reader(ABC):
     gpu: int | None = None
     pinned: bool = False
     has_views: bool = False
+    times: Times | None = None
     yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod

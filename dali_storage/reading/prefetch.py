@@ -28,7 +28,7 @@ from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
 from .replacement import Members, OnError, Replacement, is_of_sample, require_whole
-from .statistics import ReaderStatistics
+from .statistics import ReaderStatistics, Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,9 +107,10 @@ class Prefetcher:
         self._first_order = copy.deepcopy(order) if self._views else None
         self._own_order: Batches | None = None
         self._ahead: dict[int, _Job] = {}
-        self._batches = self._bytes = self._ready = 0
-        self._wait_seconds = 0.0
         self.activities = activities or Activities("Reader", reader.lanes)
+        bad = () if self.replacement is None else self.replacement.bad
+        self.tally = Tally(self.activities, self._depth, bad, reader.times)
+        self.on_close: Callable[[], object] = lambda: None
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
@@ -129,7 +130,6 @@ class Prefetcher:
             return self._read_only(self.replacement.only)
         samples = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if samples is None else self._depth
-        self.activities.record("ready", ready)
         asker = self.activities.asker
         asker.adopt()
         asked = time.perf_counter()
@@ -139,12 +139,10 @@ class Prefetcher:
             batch = self._awaited(index) if samples is None else self._read_hot(*samples)
         finally:
             waited = time.perf_counter() - asked
-            self._wait_seconds += waited
+            self.tally.waited += waited
             asker.release()
             asker.leave(waited)
-        self._ready += ready
-        self._bytes += batch.nbytes
-        self._batches += 1
+        self.tally.count(ready, batch.nbytes)
         return batch
 
     def _awaited(self, index: int) -> LoadedBatch:
@@ -164,10 +162,7 @@ class Prefetcher:
     @property
     def statistics(self) -> ReaderStatistics:
         """Of the batches until now; also after `close()`."""
-        ready = self._ready / max(self._batches, 1)
-        replaced = len(self.replacement.bad) if self.replacement else 0
-        counted = self._batches, self._bytes, self._wait_seconds, self._depth, ready
-        return ReaderStatistics(*counted, replaced)
+        return self.tally.statistics
 
     def _read_only(self, samples: IntArray) -> LoadedBatch:
         """These samples as a batch, which a lane reads; what was read ahead is dropped."""
@@ -192,6 +187,8 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
+        on_close, self.on_close = self.on_close, lambda: None  # its name may soon be another's
+        on_close()
         self._reader.cancel()
         self._lanes.close()
         self._reader.close()

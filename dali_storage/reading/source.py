@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from .ordering import Ordering
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher
 from .replacement import Replacement
-from .statistics import ReaderStatistics
+from .statistics import OPEN, ReaderStatistics, Tally
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -172,7 +172,6 @@ class BatchStream:
         if reader.has_views and (why := pool.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
             views = ()
-        activities = Activities(self._name, reader.lanes)
         self._prefetcher = Prefetcher(
             catalog,
             reader,
@@ -185,11 +184,11 @@ class BatchStream:
             views=views,
             on_error=self.on_error,
             members=self.ordering.members,
-            activities=activities,
+            activities=Activities(self._name, reader.lanes),
         )
+        self._prefetcher.on_close = OPEN.add(self._prefetcher.tally)
         if self._watched is not None:
-            self._watched.activities = [*activities.lanes, activities.asker]
-            self._watched.statistics = partial(_statistics, weakref.ref(self))
+            self._watched.read(self._prefetcher.tally)
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
 
@@ -301,6 +300,11 @@ class BatchStream:
         """Of the batches until now, also after `close()`; zeros before `start()`."""
         return ReaderStatistics() if self._prefetcher is None else self._prefetcher.statistics
 
+    @property
+    def tally(self) -> Tally | None:
+        """The counters, also after `close()`; None before `start()`."""
+        return None if self._prefetcher is None else self._prefetcher.tally
+
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.
 
@@ -362,8 +366,3 @@ def _close_in(process: int, close: Callable[[], None], watched: stalls.Watched) 
     if os.getpid() == process:
         close()  # which may hang, too
         stalls.WATCHDOG.forget(watched)
-
-
-def _statistics(stream: Callable[[], BatchStream | None]) -> ReaderStatistics | None:
-    found = stream()
-    return None if found is None else found.statistics

@@ -17,7 +17,7 @@ from ..contract.activity import Activity
 from ..contract.histogram import Times
 from .kernel import mount_of, thread_state
 from .lanes import be_lane
-from .statistics import ReaderStatistics
+from .statistics import ReaderStatistics, Tally
 
 _LOGGER = logging.getLogger("dali_storage")
 _TIMES = (1, 2, 4, 8)  # of stall_after, at which there is a warning
@@ -35,14 +35,14 @@ class Watched:
         name: of the reader, unlike that of any other open one.
         stall_after: the argument of the readers.
         activities: of the threads of the reader.
-        statistics: asks the reader for them; None if it is gone.
+        tally: counts what was delivered; None before the lanes begin.
         crossed: how many of `_TIMES` the longest stage had passed at the last look.
     """
 
     name: str
     stall_after: float | None
     activities: Sequence[Activity] = ()
-    statistics: Callable[[], ReaderStatistics | None] = lambda: None
+    tally: Tally | None = None
     crossed: int = field(default=0, init=False)
 
     @contextlib.contextmanager
@@ -56,6 +56,11 @@ class Watched:
         finally:
             activity.release()
             self.activities = ()
+
+    def read(self, tally: Tally) -> None:
+        """It begins to read: the lanes and the thread that asks for batches are watched."""
+        self.tally = tally
+        self.activities = [*tally.activities.lanes, tally.activities.asker]
 
     def lines(self, now: int) -> list[str]:
         """A line for each thread at work, and one for all that are idle."""
@@ -137,8 +142,8 @@ class Watchdog:
         readers, now = list(self._watched.values()), self._clock()
         lines = [f"dali_storage: {len(readers)} open readers in process {os.getpid()}"]
         for each in readers:
-            counted = each.statistics()
-            lines += [f"{each.name}: {'no batches' if counted is None else _delivered(counted)}"]
+            delivered = "no batches" if each.tally is None else _delivered(each.tally.statistics)
+            lines += [f"{each.name}: {delivered}"]
             lines += each.lines(now)
         return "".join(f"{_printable(line)}\n" for line in lines)
 
@@ -201,9 +206,12 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
 
 
 def _delivered(counted: ReaderStatistics) -> str:
+    times = [
+        f"; {name} p50 {it.p50:.4f} s, p99 {it.p99:.4f} s" for name, it in counted.times.items()
+    ]
     return (
         f"{counted.batches} batches, {counted.bytes:,} bytes, waited {counted.wait_seconds:.1f} s, "
-        f"{counted.ready:.1f} of {counted.depth} batches ready when asked"
+        f"{counted.ready:.1f} of {counted.depth} batches ready when asked" + "".join(times)
     )
 
 

@@ -1,11 +1,53 @@
-"""What a reader has done, as numbers."""
+"""The figures of a reader: what was given to DALI, how long each stage took, and for whom."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..contract.activity import Activities, SlowBatch
+from ..contract.histogram import Histogram, Times
+
+_NS = 1e-9  # seconds
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimes:
+    """How long a stage took, once for each batch; of requests, once for each request.
+
+    A percentile is exact to an eighth, and never too low.
+
+    Attributes:
+        count: how many durations there are.
+        total: their sum, in seconds, as all that follows.
+        p50: the median.
+        p95: 95 % took as long or less.
+        p99: 99 % took as long or less.
+        max: the longest, exactly.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    max: float = 0.0
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> StageTimes:
+        """The figures of a histogram of nanoseconds."""
+        p50, p95, p99 = [histogram.percentile(percent) * _NS for percent in (50, 95, 99)]
+        return cls(histogram.count, histogram.total * _NS, p50, p95, p99, histogram.most * _NS)
+
+
+@dataclass(frozen=True)
 class ReaderStatistics:
-    """What a reader has given to DALI since its pipeline began to read.
+    """What a reader has given to DALI since its pipeline began to read, or since `reset()`.
 
     Attributes:
         batches: how many batches DALI took; those that it had to ask for twice count twice.
@@ -17,6 +59,12 @@ class ReaderStatistics:
         ready: how many of these had been read when DALI asked for the next batch, on average: near
             `depth`, the storage is fast enough; near 0, it is the bottleneck.
         replaced: how many samples were found to be bad, with on_error="replace".
+        times: how long each stage took: "queued" for a processor, "opening", "reading", "checking",
+            "decoding" and "copying" in a lane, once for each batch; "waiting", once for each batch
+            that DALI asked for; of objects "request", "retry" and "hedge". A stage that did not
+            occur is missing.
+        ready_counts: how often 0, 1, 2 and so on batches were ready when DALI asked.
+        slowest: the five batches whose longest stage took longest.
     """
 
     batches: int = 0
@@ -25,3 +73,130 @@ class ReaderStatistics:
     depth: int = 0
     ready: float = 0.0
     replaced: int = 0
+    times: Mapping[str, StageTimes] = field(default_factory=dict, hash=False)
+    ready_counts: tuple[int, ...] = ()
+    slowest: tuple[SlowBatch, ...] = ()
+
+    def reset(self) -> None:
+        """Have the reader count from zero; this object stays as it is.
+
+        `replaced` stays, because the bad samples stay known.
+
+        Raises:
+            RuntimeError: the reader is gone or has not begun to read, or this is a copy.
+        """
+        reference: weakref.ref[Tally] | None = vars(self).get("_live")
+        tally = None if reference is None else reference()
+        if tally is None:
+            raise RuntimeError(
+                "these statistics have no reader: it is gone, has not begun to read, or belongs to "
+                "another process; call dali_storage.statistics(pipe, name) for those of a reader"
+            )
+        tally.reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_live"}
+
+
+class Tally:
+    """The counters of a reader. They outlive it, and keep nothing of it.
+
+    Attributes:
+        activities: of its threads.
+        waited: seconds that the pipeline waited in all; `reset()` leaves it.
+    """
+
+    def __init__(
+        self, activities: Activities, depth: int, bad: Sized = (), requests: Times | None = None
+    ) -> None:
+        """`bad`: the bad samples. `requests`: histograms of the backend's own."""
+        self.activities = activities
+        self.waited = 0.0
+        self._depth, self._bad, self._requests = depth, bad, requests
+        self._reset_at = 0.0
+        self._batches = self._bytes = 0
+        self._ready = np.zeros(depth + 1, np.int64)
+
+    def count(self, ready: int, nbytes: int) -> None:
+        """Count a batch that was given."""
+        self._ready[min(ready, self._depth)] += 1  # one more after a Ctrl-C
+        self._bytes += nbytes
+        self._batches += 1
+
+    def histograms(self) -> dict[str, Histogram]:
+        """Of nanoseconds, by stages."""
+        own = self.activities.times.merged()
+        return own | self._requests.merged() if self._requests is not None else own
+
+    def reset(self) -> None:
+        """Count from zero."""
+        self._reset_at = self.waited
+        self._batches = self._bytes = 0
+        self._ready = np.zeros_like(self._ready)
+        self.activities.reset()
+        if self._requests is not None:
+            self._requests.reset()
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """What was counted until now."""
+        counts = self._ready.tolist()
+        found = ReaderStatistics(
+            batches=self._batches,
+            bytes=self._bytes,
+            wait_seconds=self.waited - self._reset_at,
+            depth=self._depth,
+            ready=sum(n * count for n, count in enumerate(counts)) / max(self._batches, 1),
+            replaced=len(self._bad),
+            times={name: StageTimes.of(it) for name, it in sorted(self.histograms().items())},
+            ready_counts=tuple(counts) if self._batches else (),
+            slowest=tuple(self.activities.slowest()),
+        )
+        vars(found)["_live"] = weakref.ref(self)
+        return found
+
+
+class OpenReaders:
+    """The readers that read, by unique names; keeps none of them.
+
+    It needs no lock: what several threads do to it is one call of C.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, weakref.ref[Tally]] = {}
+
+    def add(self, tally: Tally) -> Callable[[], object]:
+        """Add a reader, until it is gone or what is returned is called."""
+        name, number = tally.activities.name, 1
+        unique = name
+        while True:
+            remove = partial(self._of.pop, unique)
+            reference = weakref.ref(tally, remove)
+            if self._of.setdefault(unique, reference) is reference:
+                return partial(remove, None)
+            number += 1
+            unique = f"{name}-{number}"
+
+    def items(self) -> list[tuple[str, Tally]]:
+        """The names and the counters, in the order in which the readers began to read."""
+        found = [(name, reference()) for name, reference in self._of.copy().items()]
+        return [(name, tally) for name, tally in found if tally is not None]
+
+
+OPEN = OpenReaders()
+"""Those of this process."""
+
+
+def metrics(readers: OpenReaders = OPEN) -> dict[str, float]:
+    """See `dali_storage.metrics()`."""
+    found: dict[str, float] = {}
+    for reader, tally in readers.items():
+        its, start = tally.statistics, f"dali_storage/{reader}"
+        for name in ("batches", "bytes", "wait_seconds", "depth", "ready", "replaced"):
+            found[f"{start}/{name}"] = float(getattr(its, name))
+        for stage, times in its.times.items():
+            found[f"{start}/{stage}_count"] = float(times.count)
+            found[f"{start}/{stage}_total_seconds"] = times.total
+            for name in ("p50", "p95", "p99", "max"):
+                found[f"{start}/{stage}_{name}_seconds"] = getattr(times, name)
+    return found

@@ -1,13 +1,24 @@
 """The statistics of a reader, by a clock that only waits move: a second each."""
 
+import gc
+import pickle
+import re
+import sys
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+from dali_storage import BackendUnavailable
+from dali_storage.contract.activity import Activities
 from dali_storage.contract.waiting import take
+from dali_storage.order import Order, OrderOptions
+from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
-from dali_storage.reading.statistics import ReaderStatistics
+from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.reading.statistics import OpenReaders, ReaderStatistics, Tally, metrics
+from dali_storage.samples.discovery import from_files
+from tests.kit.stand_ins import Recorder
 from tests.reading.test_prefetch import BATCH, expected, prefetcher
 
 
@@ -85,3 +96,180 @@ def test_a_batch_that_fails_is_waited_for_and_not_counted(waited):
         waited.release(9)
     assert (after.batches, after.bytes) == (before.batches, before.bytes)
     assert after.wait_seconds - before.wait_seconds == 3
+
+
+# --- stages, percentiles and the slowest ----------------------------------------------------------
+
+
+def test_every_batch_that_was_asked_for_has_waited_and_every_one_read_has_stages():
+    with prefetcher(2, lanes=2) as ahead:
+        for index in range(6):
+            ahead.get(index)
+            ahead.finish()
+        counted = ahead.ahead.statistics
+        read = len(ahead.reader.read_batches)
+    assert counted.times["waiting"].count == 6
+    assert counted.times["waiting"].total == counted.wait_seconds == 1  # the first batch only
+    stages = {name: its.count for name, its in counted.times.items() if name != "waiting"}
+    assert stages == {"opening": read, "reading": read, "decoding": read}
+    assert counted.ready_counts == (1, 0, 5)
+
+
+def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch():
+    """Other stages of other batches may take long, too, on a busy machine; this one takes half."""
+    with prefetcher(1, lanes=1) as ahead:
+        ahead.reader.before = lambda batch: threading.Event().wait(0.2)
+        ahead.get(3)
+        counted = ahead.ahead.statistics
+    assert counted.times["reading"].max >= 0.2
+    first = max(counted.slowest, key=lambda slow: slow.stage == "reading")
+    assert (first.stage, first.name) == ("reading", f"path/{3 * BATCH} and {BATCH - 1} more")
+
+
+def test_lanes_are_threads_with_the_name_of_their_reader():
+    names = []
+    activities = Activities("Train", 2)
+    reader = Recorder(from_files(["path/0"]), lanes=1)
+    reader.before = lambda batch: names.append(threading.current_thread().name)
+    one = Prefetcher(
+        from_files(["path/0"]), reader, Order(1, 1, OrderOptions()), 1, activities=activities
+    )
+    one.get(0)
+    one.close()
+    assert {*names} == {"dali_storage:Train:0"}
+    assert activities.lanes[0].thread is not None
+
+
+def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiting():
+    with prefetcher(2) as ahead:
+        ahead.get(0)
+        ahead.finish()
+        before = ahead.ahead.statistics
+        before.reset()
+        after = ahead.ahead.statistics
+        ahead.get(1)
+        ahead.finish()
+        last = ahead.ahead.statistics
+        total = ahead.ahead.tally.waited
+    assert (before.batches, before.times["waiting"].count) == (1, 1)
+    assert after == ReaderStatistics(depth=2)
+    assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
+    assert "waiting" in last.times
+
+
+def test_statistics_are_plain_values_that_outlive_their_reader():
+    with prefetcher() as ahead:
+        ahead.get(0)
+        ahead.finish()
+    found = ahead.ahead.statistics
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert hash(copy) == hash(found)
+    assert copy.times["reading"].count > 0
+    del ahead
+    gc.collect()
+    for one in (copy, found, ReaderStatistics()):
+        with pytest.raises(RuntimeError, match=r"have no reader.*dali_storage.statistics"):
+            one.reset()
+
+
+# --- all readers of a process ---------------------------------------------------------------------
+
+
+def tally(name="R"):
+    return Tally(Activities(name, 1), 2)
+
+
+def test_open_readers_have_names_of_their_own_until_they_are_closed_or_gone():
+    readers = OpenReaders()
+    tallies = [tally() for _ in range(3)]
+    remove = [readers.add(one) for one in tallies]
+    assert [name for name, _ in readers.items()] == ["R", "R-2", "R-3"]
+    remove[1]()
+    assert [name for name, _ in readers.items()] == ["R", "R-3"]
+    new = tally()
+    readers.add(new)
+    assert [name for name, _ in readers.items()] == ["R", "R-3", "R-2"]
+    del tallies[0]
+    gc.collect()
+    assert {name for name, _ in readers.items()} == {"R-2", "R-3"}
+
+
+def test_threads_that_open_and_close_readers_at_once_lose_none():
+    readers, kept = OpenReaders(), []
+
+    def work():
+        for number in range(200):
+            one = tally()
+            remove = readers.add(one)
+            readers.items()
+            if number % 2:
+                remove()
+            else:
+                kept.append(one)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names, found = zip(*readers.items(), strict=True)
+    assert len({*names}) == len(kept) == 400
+    assert {*map(id, found)} == {*map(id, kept)}
+
+
+def test_metrics_are_numbers_by_reader_and_figure():
+    readers, one = OpenReaders(), tally("Train")
+    readers.add(one)
+    one.count(2, 500)
+    for ns in [10**6] * 98 + [8 * 10**6] * 2:
+        one.activities.times.record(0, "reading", ns)
+    found = metrics(readers)
+    start = "dali_storage/Train/"
+    assert all(name.startswith(start) and type(value) is float for name, value in found.items())
+    its = {name.removeprefix(start): value for name, value in found.items()}
+    assert (its["batches"], its["bytes"], its["ready"], its["depth"]) == (1, 500, 2, 2)
+    assert (its["reading_count"], its["reading_max_seconds"]) == (100, 0.008)
+    assert its["reading_total_seconds"] == pytest.approx(0.114)
+    assert its["reading_p50_seconds"] == pytest.approx(0.001, rel=1 / 8)
+    assert its["reading_p99_seconds"] == pytest.approx(0.008, rel=1 / 8)
+
+
+def test_prometheus_gets_histograms_with_exact_counts():
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    readers, one = OpenReaders(), tally("Train")
+    readers.add(one)
+    one.count(1, 500)
+    for ns in (500, 1023, 1024, 3_000_000, 10**15):
+        one.activities.times.record(0, "reading", ns)
+    registry = CollectorRegistry()
+    registry.register(ReaderCollector(readers))
+    text = generate_latest(registry).decode()
+    start = 'dali_storage_stage_seconds_{}reader="Train",stage="reading"'
+    assert 'dali_storage_batches_total{reader="Train"} 1.0' in text
+    assert 'dali_storage_ready{reader="Train"} 1.0' in text
+    bounds = re.findall(r'stage_seconds_bucket\{le="(.+?)",.*\} (.+)', text)
+    reached = {float(bound): float(count) for bound, count in bounds}
+    assert reached[1.024e-06] == 2
+    assert reached[2.048e-06] == 3
+    assert max(count for bound, count in reached.items() if bound < 0.002) == 3
+    assert (reached[2**37 / 1e9], reached[float("inf")]) == (4, 5)
+    assert start.format("count{") + "} 5.0" in text
+    assert registry.get_sample_value("dali_storage_wait_seconds_total", {"reader": "Train"}) == 0
+
+
+def test_a_collector_without_prometheus_says_how_to_get_it(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Refusing(), *sys.meta_path])
+    with pytest.raises(BackendUnavailable, match=r"pip install 'dali-storage\[metrics\]'"):
+        ReaderCollector(OpenReaders())
+
+
+class Refusing:
+    """Finds no prometheus_client, as if it were not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("prometheus_client"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name="prometheus_client")

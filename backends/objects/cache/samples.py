@@ -16,8 +16,10 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from ....contract._types import IntArray, PathLike
+from ....contract.activity import enter
 from ....contract.catalog import Catalog
 from ....contract.errors import CacheNotUsed, os_error
+from ....contract.profiling import show_name
 from ....contract.ranges import Spans
 from ....contract.reader import Batch
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
@@ -150,11 +152,12 @@ class Cache:
         with self._lock:
             if self._writer is None:
                 # A daemon: at exit Python joins all others, and this one may wait for a disk.
-                writer = threading.Thread(target=self._work, name="dali_storage-cache", daemon=True)
+                writer = threading.Thread(target=self._work, name="dali_storage:cache", daemon=True)
                 writer.start()
                 self._writer = writer
 
     def _work(self) -> None:
+        show_name()
         try:
             while job := self._backlog.get():
                 job()
@@ -213,11 +216,13 @@ class Cache:
         status = statuses(fds, [b""] * len(fds), self._local)
         before: IntArray = status["ctime_s"] * 10**9 + status["ctime_ns"]
         known = self._checked[batch.samples]
+        enter("reading")
         reads = Reads(self._engine, fds, iovecs, np.zeros_like(sizes), sizes, 1, to_end=True)
         trusted = reads.run(cached_first=True, yield_turn=yield_turn) & (known == before)
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
             path = self._entries.path(digests[failed])
             self._give_up(os_error(int(reads.errors[failed]), path))
+        enter("checking")
         trailer = rest["trailer"]
         wanted = np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
         right: Flags = (reads.got == sizes) & (trailer["digest"] == wanted).all(axis=1)

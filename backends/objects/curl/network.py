@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from ....contract.profiling import show_name
 from . import libcurl as curl
 from .requests import check
 
@@ -161,7 +162,7 @@ class Network:
             if self._thread is None:
                 self._multi = self._multi or self.library.multi_init()
                 self.library.multi_set(self._multi, curl.MAXCONNECTS, self._pool.most)
-                name = "dali_storage-get-network"
+                name = "dali_storage:get:network"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 thread.start()
                 self._thread = thread
@@ -224,6 +225,7 @@ class Network:
         return os.getpid() != self._process
 
     def _work(self) -> None:
+        show_name()
         library, multi = self.library, self._multi
         try:
             while not self._closed:

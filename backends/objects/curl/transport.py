@@ -106,6 +106,7 @@ class Curl:
             try:
                 handle.settle()
                 self._pool.recent.append(handle.seconds)
+                self._pool.count("request", handle.seconds)
                 settled = True
                 if not self._required:
                     wait = handle.number(libcurl.ANSWERING) - handle.number(libcurl.SENDING)

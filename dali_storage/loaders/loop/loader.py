@@ -3,8 +3,10 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+from ...contract.histogram import Histogram
 from ...ranks import Shard
 from .epochs import LAST_BATCH, LastBatch
 from .pipeline_factory import PipelineFactory
@@ -80,6 +82,7 @@ class Loader:
         self._classes = classes
         self._describe = describe
         self._progress = Progress()
+        self._begun: dict[str, Histogram] = {}  # of the stages, when the epoch began
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._supply.shard()  # refuses another one
@@ -174,7 +177,7 @@ class Loader:
     @property
     def stats(self) -> LoaderStats:
         """Times and waiting of the epoch under way, or else of the last one."""
-        return self._progress.stats
+        return replace(self._progress.stats, times=self._supply.times(self._begun))
 
     @property
     def epoch(self) -> int:
@@ -228,6 +231,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         if not self._begun:
             start = progress.start
             length = loader._supply.batches(*start).epochs.batches(start[0])
+            loader._begun = loader._supply.histograms()
             progress.begin(length, asked, self._turn)
             self._begun = True
         if not self._complete:

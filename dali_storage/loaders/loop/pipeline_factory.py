@@ -1,13 +1,15 @@
 """The pipeline of a Loader: made at the first use; anew when it broke or a state is restored."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from nvidia.dali import Pipeline
 
+from ...contract.histogram import Histogram
 from ...ranks import Shard
+from ...reading.statistics import StageTimes, Tally
 from .epochs import LastBatch
 from .pipeline_run import PipelineRun
 from .state import Identity, State
@@ -35,6 +37,7 @@ class PipelineFactory:
         self._closed = False
         self._batches: PipelineRun | None = None
         self._identity: Identity | None = None
+        self._tally: Tally | None = None  # of the last pipeline
         self._checkpoint: bytes | None = None  # what the next pipeline is made from
         self._resumed: State | None = None  # of the rest of an epoch that others have begun
         self._changes: dict[str, list[Any]] = {}  # weights that were set, of the last pipeline
@@ -96,6 +99,17 @@ class PipelineFactory:
                 "is initialised, or give it its shard"
             )
         return shard
+
+    def histograms(self) -> dict[str, Histogram]:
+        """How long each stage of the reader has taken; empty if it has not begun to read."""
+        tally = self._batches.tally if self._batches else self._tally
+        return {} if tally is None else tally.histograms()
+
+    def times(self, before: Mapping[str, Histogram]) -> dict[str, StageTimes]:
+        """How long they have taken since they were as `before`."""
+        now = self.histograms().items()
+        found = {name: StageTimes.of(it.since(before.get(name))) for name, it in sorted(now)}
+        return {name: times for name, times in found.items() if times.count}
 
     def close(self) -> None:
         """Close the pipeline's reader; it cannot be used any more. Twice is fine."""
@@ -177,5 +191,5 @@ class PipelineFactory:
     def _drop(self) -> None:
         batches, self._batches = self._batches, None
         if batches:
-            self._changes = batches.changes
+            self._changes, self._tally = batches.changes, batches.tally
             batches.close()

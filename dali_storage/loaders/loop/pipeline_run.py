@@ -13,6 +13,7 @@ from ...contract.errors import RecordError
 from ...dali import failure, has_other_sources, source
 from ...ranks import Shard
 from ...reading.source import BatchStream
+from ...reading.statistics import Tally
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
@@ -165,7 +166,13 @@ class PipelineRun:
     @property
     def storage_seconds(self) -> float:
         """How long DALI has waited for the storage until now."""
-        return sum([each.statistics.wait_seconds for each in self._sources.values()])
+        tallies = [each.tally for each in self._sources.values()]
+        return sum([tally.waited for tally in tallies if tally is not None])
+
+    @property
+    def tally(self) -> Tally | None:
+        """The counters of the reader; None before it reads."""
+        return self._source.tally
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends when nobody refers to it."""

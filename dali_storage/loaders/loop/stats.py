@@ -1,7 +1,10 @@
 """Whether storage, pipeline or model is the bottleneck."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from ...reading.statistics import StageTimes
 
 Bound: TypeAlias = Literal["model", "storage", "pipeline"]
 
@@ -24,6 +27,9 @@ class LoaderStats:
             request of a loader includes opening the pipeline.
         wait_seconds: how long the training loop waited for batches.
         storage_seconds: how long, of these, the pipeline waited for the storage.
+        times: percentiles of the stages of the pipeline's reader since the epoch began: "waiting",
+            "reading" and so on, as in `ReaderStatistics.times`. What is read ahead of the next
+            epoch counts. Not compared.
     """
 
     batches: int = 0
@@ -31,6 +37,7 @@ class LoaderStats:
     seconds: float = 0.0
     wait_seconds: float = 0.0
     storage_seconds: float = 0.0
+    times: Mapping[str, StageTimes] = field(default_factory=dict, compare=False)
 
     @property
     def samples_per_second(self) -> float:

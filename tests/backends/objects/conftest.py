@@ -18,7 +18,7 @@ def request_threads():
 
     def ours():
         new = lanes() - before
-        return {thread for thread in new if thread.name.startswith("dali_storage-get")}
+        return {thread for thread in new if thread.name.startswith("dali_storage:get")}
 
     return ours
 

@@ -1,0 +1,82 @@
+"""A collector for `prometheus_client`: the open readers of this process."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..contract.errors import BackendUnavailable
+from ..contract.histogram import Histogram
+from ..reading.statistics import OPEN, OpenReaders
+
+__all__ = ["ReaderCollector"]
+
+_SHIFTS = range(10, 38)  # buckets that end at 2^10 ns (1 µs) to 2^37 ns (137 s)
+_COUNTERS = {
+    "batches": "Batches that DALI took",
+    "bytes": "Bytes of their samples",
+    "wait_seconds": "Seconds that DALI waited for batches",
+}
+_GAUGES = {
+    "depth": "Batches read ahead",
+    "ready": "How many of these were ready when DALI asked, on average",
+    "replaced": "Bad samples found",
+}
+
+
+class ReaderCollector:
+    """The statistics of all open readers, each time somebody asks for them.
+
+    `prometheus_client.REGISTRY.register(ReaderCollector())`. The label `reader` is the reader's
+    name, with a number if several have the same. Stages are histograms, with a bucket for each
+    factor of 2, so that servers can add them up over ranks; counts and sums are exact.
+    """
+
+    def __init__(self, readers: OpenReaders = OPEN) -> None:
+        """`readers`: by default those of this process.
+
+        Raises:
+            BackendUnavailable: there is no prometheus_client.
+        """
+        try:
+            from prometheus_client import core
+        except ModuleNotFoundError as error:
+            if error.name != "prometheus_client":
+                raise
+            what = "ReaderCollector needs the package prometheus_client, which is not installed"
+            raise BackendUnavailable(what, "pip install 'dali-storage[metrics]'") from None
+        self._core = core
+        self._readers = readers
+
+    def describe(self) -> tuple[()]:
+        """Nothing: names do not depend on what there is, and no reader need be asked."""
+        return ()
+
+    def collect(self) -> Iterator[Any]:
+        """The metric families, as `prometheus_client` asks for them."""
+        counters = {
+            name: self._core.CounterMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
+            for name, text in _COUNTERS.items()
+        }
+        gauges = {
+            name: self._core.GaugeMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
+            for name, text in _GAUGES.items()
+        }
+        text = "Seconds that a stage of a batch took, or a request for an object"
+        labels = ["reader", "stage"]
+        stages = self._core.HistogramMetricFamily("dali_storage_stage_seconds", text, labels=labels)
+        for reader, tally in self._readers.items():
+            its = tally.statistics
+            for name, family in (counters | gauges).items():
+                family.add_metric([reader], getattr(its, name))
+            for stage, histogram in sorted(tally.histograms().items()):
+                buckets = _buckets(histogram)
+                stages.add_metric([reader, stage], buckets, histogram.total / 1e9)
+        yield from [*counters.values(), *gauges.values(), stages]
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Upper bounds in seconds, as text, each with how many took as long or less."""
+    reached = np.cumsum(histogram.counts)
+    bounds = [(str(2**shift / 1e9), float(reached[histogram.below(shift)])) for shift in _SHIFTS]
+    return [*bounds, ("+Inf", float(reached[-1]))]
