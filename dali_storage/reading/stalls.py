@@ -206,12 +206,11 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
 
 
 def _delivered(counted: ReaderStatistics) -> str:
-    times = [
-        f"; {name} p50 {it.p50:.4f} s, p99 {it.p99:.4f} s" for name, it in counted.times.items()
-    ]
+    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
     return (
         f"{counted.batches} batches, {counted.bytes:,} bytes, waited {counted.wait_seconds:.1f} s, "
-        f"{counted.ready:.1f} of {counted.depth} batches ready when asked" + "".join(times)
+        f"{counted.ready:.1f} of {counted.depth} batches ready when asked; "
+        f"p50/p99 in ms: {', '.join(took) or 'none'}"
     )
 
 
