@@ -373,4 +373,7 @@ def _pending(
 ) -> str:
     """The first of the items that have no answer, and how many others there are."""
     positions = [*pending.copy()]
-    return f"{describe(items[positions[0]])} and {len(positions) - 1} more" if positions else ""
+    if not positions:
+        return ""
+    first, others = describe(items[positions[0]]), len(positions) - 1
+    return f"{first} and {others} more" if others else first

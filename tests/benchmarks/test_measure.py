@@ -20,6 +20,7 @@ from benchmarks.measure import Result, Round
 from benchmarks.pipelines import Stream
 from benchmarks.workload import Settings, open_shards, prepare
 from dali_storage.backends.memory import MemoryReader
+from dali_storage.loaders import LoaderStats
 
 
 class Clock:
@@ -141,13 +142,12 @@ def test_the_first_batches_are_not_timed_and_the_model_takes_its_time(photograph
         def batches():
             for number in range(6):
                 clock.sleep(0.2 if number < 4 else 0.01)
-                stream.storage_seconds = 0.3 * (number + 1)
+                waited[:] = [0.3 * (number + 1)]
                 yield torch.zeros(32, 3, 1, 1), torch.zeros(32)
 
-        stream = Stream([], storage_seconds=0.0)
-        stream.batches = batches()
+        waited = [0.0]
         assert not exact
-        yield stream
+        yield Stream(batches(), stats=lambda: (waited[0], {}))
 
     work = opened("imagenet-eval", photographs, batch_size=32).workload()
     assert work.order.shape == (4 + 2, 32)
@@ -176,7 +176,7 @@ def test_what_is_waited_for_the_storage_is_summed_over_epochs(photographs):
 
         def __iter__(self):
             for number in range(16):
-                self.stats = SimpleNamespace(storage_seconds=0.1 * (number + 1))
+                self.stats = LoaderStats(storage_seconds=0.1 * (number + 1))
                 yield torch.zeros(4, 3, 1, 1), torch.zeros(4)
 
     ours = opened("imagenet-eval", photographs, batch_size=4, batches=14)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dali_storage import statistics
 from dali_storage.loaders import LoaderStats
 from dali_storage.loaders.loop import loader as loader_module
 from dali_storage.reading import prefetch
@@ -72,6 +73,21 @@ def test_the_statistics_are_of_one_epoch_and_leave_padding_out(loader):
     assert one.stats.batches == 6
     next(iterator)
     assert (one.stats.batches, one.stats.samples) == (1, 4)
+
+
+def test_the_percentiles_are_of_one_epoch_and_stay_when_the_loader_is_closed(loader):
+    one = loader(Make())
+    assert one.stats.times == {}
+    list(one)
+    first = one.stats.times["waiting"]
+    list(one)
+    both = statistics(one.pipeline, "Reader").times["waiting"]
+    second = one.stats.times["waiting"]
+    assert first.count >= 6
+    assert 6 <= second.count <= both.count - 6
+    assert 0 <= second.p50 <= second.p95 <= second.p99 <= second.max <= second.total
+    one.close()
+    assert one.stats.times["waiting"].count >= 6
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
+from dali_storage.contract.activity import Activities, begin
 
 
 class Clock:
@@ -182,6 +183,41 @@ def test_an_endpoint_that_never_answered_is_a_mistake_and_not_asked_again(pool):
     tries = 0
     assert answers(pool, ask) == [0]
     assert tries == 2
+
+
+def test_requests_and_retries_are_counted_apart(pool, clock):
+    tries = 0
+
+    def ask(number):
+        nonlocal tries
+        clock.now += 1
+        if (tries := tries + 1) <= 2:
+            raise ShortBodyError
+        return number
+
+    assert answers(pool, ask) == [0]
+    counted = pool.times.merged()
+    assert {name: it.count for name, it in counted.items()} == {"request": 1, "retry": 2}
+    assert counted["request"].total == 10**9
+    assert counted["retry"].total == pytest.approx((2 + sum(clock.pauses)) * 10**9)
+
+
+def test_a_report_names_what_has_no_answer_yet_and_then_what_came_last(pool):
+    lane, seen = Activities("R", 1).lanes[0], list[str]()
+
+    def ask(number):
+        if number == 7:
+            seen.append(lane.describe())
+        return number
+
+    lane.adopt()
+    try:
+        begin(0)
+        pool.run(ask, [7], lambda *_: None, lambda *_: OSError(), describe="object {}".format)
+        assert (seen, lane.last()) == (["object 7"], "object 7")
+        assert lane.describe() == ""
+    finally:
+        lane.release()
 
 
 # --- hedging ---
