@@ -21,6 +21,7 @@ from .contract.objects import SCHEMES, Listing, Remote
 from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
 from .ranks import shard
+from .reading.signals import report, report_on
 from .reading.statistics import ReaderStatistics, StageTimes
 from .reading.statistics import metrics as _metrics
 
@@ -54,6 +55,8 @@ __all__ = [
     "Tree",
     "metrics",
     "patch",
+    "report",
+    "report_on",
     "shard",
     "statistics",
 ]

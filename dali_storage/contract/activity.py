@@ -29,7 +29,8 @@ def enter(stage: str) -> None:
     """Begin a stage of the batch that this thread is at work on: the one before has ended.
 
     Stages are "queued" (for the processors), "opening", "reading", "checking", "decoding",
-    "copying", and "waiting" for a batch.
+    "copying", and "waiting" for a batch; before there are lanes, "finding samples" and "opening
+    the backend".
     """
     activity: Activity | None = getattr(_mine, "activity", None)
     if activity is not None:

@@ -1,9 +1,12 @@
 """What all readers have in common: the arguments beside those of the format, and opening."""
 
+import contextlib
 import inspect
+import math
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
+from numbers import Real
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
 from nvidia.dali.pipeline import do_not_convert
@@ -42,6 +45,7 @@ class ReadingArguments(TypedDict, total=False):
     shard_id: int | None
     shuffle_after_epoch: bool | None
     shuffle_after_epoch_seed: int | None
+    stall_after: float | None
     stick_to_shard: bool | None
     backend: str | type[Reader] | None
     backend_options: Mapping[str, Any] | None
@@ -88,6 +92,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
+    "stall_after": 60.0,
     "tensor_init_bytes": 1 << 20,
 }
 
@@ -189,6 +194,8 @@ def prepare(
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         resume=arguments.get("resume"),
+        stall_after=stall_seconds(arguments["stall_after"]),
+        names=names,
         stream=stream,
         on_error=bad_sample_options(arguments, device or "cpu"),
     )
@@ -217,6 +224,18 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
         most=most,
         record="" if path is None else os.path.abspath(path),
     )
+
+
+def stall_seconds(value: Any) -> float | None:
+    """The argument stall_after; raises as `prepare()`."""
+    if value is None:
+        return None
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):  # of float()
+            if 0 < (seconds := float(value)) < math.inf:
+                return seconds
+    what = "stall_after must be a number of seconds above 0, or None for no warnings"
+    raise ValueError(f"{what}, not {value!r:.80}")
 
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:

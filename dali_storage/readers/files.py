@@ -35,10 +35,10 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
-    `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples` and
-    `exclude`. For every argument, None means its default. As in DALI, integers and labels are
-    converted by `int()`: text is parsed, and fractions are truncated (`seed=1.5` is 1). Text for a
-    flag is refused, because DALI reads "False" as True.
+    `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples`,
+    `stall_after` and `exclude`. For every argument but `stall_after`, None means its default. As in
+    DALI, integers and labels are converted by `int()`: text is parsed, and fractions are truncated
+    (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
 
     The samples are the files in the class directories of `file_root`, or the files named by `files`
     or `file_list`. Without any of the three, the backend must know its samples, as backends with an
@@ -104,6 +104,9 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             given as well.
         shuffle_after_epoch_seed: the seed of `shuffle_after_epoch`; 524287 by default.
         skip_cached_images: must be False; the cache of DALI's image decoder is not accessible.
+        stall_after: seconds. A thread of the reader that is in one stage, such as reading, for
+            longer is a warning of the logger `dali_storage`, with the reader's lines of
+            `dali_storage.report()`; again after 2, 4 and 8 times as long. None: no warnings.
         stick_to_shard: read the same shard in every epoch, instead of the next one.
         tensor_init_bytes: ignored, as bytes_per_sample_hint.
         backend: the name of the storage backend, or its class, a `dali_storage.Reader`.

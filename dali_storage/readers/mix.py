@@ -131,9 +131,14 @@ def mix(
         parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
         return catalog
 
-    first = next(iter(openings.values()))
+    opening = replace(
+        next(iter(openings.values())),
+        find=find,
+        names=[name for each in openings.values() for name in each.names[:1]],
+        stream=lambda it: _stream(parts.pop(it), arguments),
+    )
     nodes = add_reader(
-        opening=replace(first, find=find, stream=lambda it: _stream(parts.pop(it), arguments)),
+        opening=opening,
         with_source=dali_flag("return_source", return_source),
         **in_graph(arguments),
     )

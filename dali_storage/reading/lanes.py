@@ -38,6 +38,11 @@ def spare_processors(busy_threads: int) -> int:
     return max(processors() - busy_threads, 1)
 
 
+def be_lane() -> None:
+    """Count the calling thread as a lane: what is collected in it is closed in another thread."""
+    _lane.inside = False
+
+
 def make_gate() -> Gate:
     """A gate for the readers of one pipeline."""
     gate = Gate()

@@ -1,10 +1,12 @@
 """How the samples of a reader are found, and its backend is opened."""
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
+from ..contract.activity import enter, note
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote
@@ -33,6 +35,8 @@ class Opening:
         fmt: makes the outputs of a batch.
         resume: a state to go on from; see `BatchStream.resume()`.
         on_error: what is done about bad samples.
+        stall_after: the option of `readers.file`.
+        names: paths and URLs by which the user named the samples, for reports.
         stream: makes the stream of samples that is dealt out to the ranks, of which `order` then
             has the shards and the seed. None: the order is DALI's.
     """
@@ -49,6 +53,8 @@ class Opening:
     fmt: Format = field(default_factory=Format)
     resume: Mapping[str, Any] | None = None
     on_error: OnError = field(default_factory=OnError)
+    stall_after: float | None = None
+    names: Sequence[bytes] = ()
     stream: Callable[[Catalog], SampleStream] | None = None
 
     def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
@@ -59,6 +65,8 @@ class Opening:
                 samples, or not into the memory of this device.
             Exception: as `find` and the backend.
         """
+        note(self._named)
+        enter("finding samples")
         # What it returns lives until the reader is open: both may be made from one loaded map.
         tree = cache(partial(self.reader.tree, **self.options))
         remote = self.reader.remote(**self.options) if self.remote else None
@@ -71,6 +79,7 @@ class Opening:
         if catalog.ranges is not None and not self.reader.reads_ranges:
             what = f"{self.backend} reads whole files only, no samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
+        enter("opening the backend")
         reader = self.reader.open(catalog, remote, **self.options)
         if reader.device == self.device:
             return catalog, reader, stream
@@ -83,3 +92,9 @@ class Opening:
             "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; "
             "with any other, take pinned=True and data.gpu()"
         )
+
+    def _named(self) -> str:
+        """The first of the names, and the backend."""
+        first, more = self.names[:1], len(self.names) - 1
+        where = [os.fsdecode(name) + (f" and {more} more" if more else "") for name in first]
+        return ", ".join([*where, self.backend])

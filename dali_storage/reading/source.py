@@ -21,6 +21,7 @@ from ..contract.reader import Reader
 from ..order import reader_meta
 from ..order.resume import Rest
 from ..order.sampling.stream import SampleStream
+from . import stalls
 from .buffers import make_pool
 from .lanes import Gate
 from .opening import Opening
@@ -84,6 +85,7 @@ class BatchStream:
         self._samples: SampleStream | None = None  # None: in the order of DALI
         self._prefetcher: Prefetcher | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._watched: stalls.Watched | None = None
 
     def open(self) -> tuple[Catalog, Reader]:
         """The samples and the open backend; opened by the first call, which raises its errors.
@@ -92,7 +94,14 @@ class BatchStream:
         """
         if self._opened is None:
             self._refuse_ended()
-            catalog, reader, self._samples = self._opening.open()
+            watched = stalls.WATCHDOG.watch(repr(self), self._opening.stall_after)
+            try:
+                with watched.opening():
+                    catalog, reader, self._samples = self._opening.open()
+            except BaseException:
+                stalls.WATCHDOG.forget(watched)
+                raise
+            self._watched = watched
             self._close_when_collected(reader.close)
             self._opened = catalog, reader
         return self._opened
@@ -178,6 +187,8 @@ class BatchStream:
             activities=Activities(self._name, reader.lanes),
         )
         self._prefetcher.on_close = OPEN.add(self._prefetcher.tally)
+        if self._watched is not None:
+            self._watched.read(self._prefetcher.tally)
         self.replacement = self._prefetcher.replacement
         self._close_when_collected(self._prefetcher.close)
 
@@ -343,12 +354,15 @@ class BatchStream:
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
         before = self._finalizer
-        self._finalizer = weakref.finalize(self, _close_in, self._process, close)
+        assert self._watched is not None, "open() sets it first"
+        closing = self._process, close, self._watched
+        self._finalizer = weakref.finalize(self, _close_in, *closing)
         if before is not None:
             before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
 
 
-def _close_in(process: int, close: Callable[[], None]) -> None:
+def _close_in(process: int, close: Callable[[], None], watched: stalls.Watched) -> None:
     """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
-        close()
+        close()  # which may hang, too
+        stalls.WATCHDOG.forget(watched)

@@ -312,7 +312,8 @@ def test_a_backend_by_its_wrong_name_fails():
 PUBLIC = """
 BackendUnavailable Batch Buffer Catalog ContainerChangedError DeviceStatus Format IntArray Listing
 ObjectReplacedError Output Ranges Reader ReaderStatistics RecordError Remote SCHEMES
-SampleChangedError SampleSizeChanged Spans StageTimes Tree metrics patch shard statistics
+SampleChangedError SampleSizeChanged Spans StageTimes Tree metrics patch report report_on shard
+statistics
 """
 
 

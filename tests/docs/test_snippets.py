@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import textwrap
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -450,3 +452,12 @@ def test_the_containers_of_the_object_store_page_are_read(server, tmp_path):
     numbers = [int(np.asarray(sample).view(np.int64)[0]) for sample in samples]
     assert sorted(numbers) == [*range(200)]
     assert numbers != sorted(numbers)
+
+
+def test_a_signal_prints_the_stacks_and_the_report():
+    (code,) = [it for it in snippets("docs/observability.md", "python") if "report_on" in it]
+    code += "\nsignal.raise_signal(signal.SIGUSR2)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert re.fullmatch(r"(?s).*most recent call first.*dali_storage: 0 open .*\n", done.stderr)
+    assert done.returncode == 0

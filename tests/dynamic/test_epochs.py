@@ -31,7 +31,8 @@ NEW = {"Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
 def test_the_arguments_are_those_of_the_real_reader(name):
     reader, real_reader = getattr(readers, name), getattr(ndd.readers, name)
     ours, real = inspect.signature(reader).parameters, inspect.signature(real_reader).parameters
-    assert ours.keys() - real.keys() == {"backend", "backend_options"} | NEW.get(name, set())
+    new = {"backend", "backend_options", "stall_after"} | NEW.get(name, set())
+    assert ours.keys() - real.keys() == new
     assert real.keys() - ours.keys() == {"num_inputs", "_backend"}
     for each in ours.keys() & real.keys():
         assert ours[each].kind == real[each].kind

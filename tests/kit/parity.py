@@ -301,7 +301,7 @@ class ParityTests:
     reader: str
     new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
     new |= {"bad_samples", "check", "max_replaced", "on_error"}
-    new |= {"epoch_size", "order", "weights"}
+    new |= {"epoch_size", "order", "stall_after", "weights"}
     lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
     cases = 15, 100  # in `make test` and in `make test-all`

@@ -4,6 +4,7 @@ The oracle is the real fn.readers.file with the same value.
 """
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from dali_storage import readers
+from dali_storage import dali, readers
+from dali_storage.dynamic import readers as dynamic_readers
+from dali_storage.loaders.datasets.settings import Settings
 from tests.kit import versions
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
@@ -87,6 +90,37 @@ def test_a_value_means_what_it_means_to_dali(tree, argument, value):
     require(argument)
     ours, real = both(tree, **NEIGHBOURS.get(argument, {}), **{argument: value})
     assert ours == real
+
+
+SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
+
+
+@pytest.mark.parametrize("value", SECONDS, ids=lambda it: f"{it!r:.12}")
+@pytest.mark.parametrize("make", [readers.file, dynamic_readers.File, Settings])
+def test_a_stall_after_that_is_no_number_of_seconds_is_refused(make, value):
+    own = {"batch_size": 1} if make is Settings else {"files": ["a"]}
+    words = "stall_after must be a number of seconds above 0, or None for no warnings, not "
+    with pytest.raises(ValueError, match=words):
+        make(stall_after=value, **own)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, 60.0), ({"stall_after": None}, None), ({"stall_after": np.float32(2)}, 2.0)],
+    ids=["default", "never", "2 s"],
+)
+def test_a_reader_is_watched_as_its_argument_says(tree, given, expected):
+    root = str(tree(3))
+    mixed = {"sources": {name: {"file_root": root} for name in "ab"}, "labels": "own"}
+    pipelines = [
+        build(readers.file, name="R", file_root=root, **given),
+        build(readers.mix, name="R", **mixed, **given),
+    ]
+    openings = [dali.source(each, "R")._opening for each in pipelines]
+    with dynamic_readers.File(file_root=root, **given) as reader:
+        openings.append(reader._opening)
+    assert [it.stall_after for it in openings] == [expected] * 3
+    assert openings[1].names == [os.fsencode(root)] * 2
 
 
 @pytest.mark.parametrize("reader", [each for each in ALL if each != "columns"])  # it has another

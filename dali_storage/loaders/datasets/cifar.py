@@ -101,6 +101,7 @@ def _read(
     name: str,
     backend: str | type[Reader],
     backend_options: Mapping[str, Any] | None,
+    stall_after: float | None,
     **order: Any,
 ) -> tuple[DataNode, DataNode]:
     """Put records and labels into the current pipeline; for the arguments see `readers.file`."""
@@ -122,6 +123,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
+        stall_after=stall_after,
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )
     data, labels = add_reader(name, opening)

@@ -141,6 +141,7 @@ class ImagePipeline:
             "seed": settings.seed,
             "backend": settings.backend,
             "backend_options": settings.backend_options,
+            "stall_after": settings.stall_after,
             **settings.about_bad_samples,
         }
         if settings.own_order:

@@ -21,7 +21,7 @@ from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
 from ...ranks import Shard
-from ...readers.arguments import bad_sample_options
+from ...readers.arguments import bad_sample_options, stall_seconds
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
@@ -63,6 +63,7 @@ class Options(TypedDict, total=False):
     max_replaced: int | None
     bad_samples: PathLike | None
     exclude: PathLike | None
+    stall_after: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,7 @@ class Settings:
             the next four. If an image cannot be decoded, the batch is remade, and random transforms
             have advanced.
         check, max_replaced, bad_samples, exclude: see `readers.file`.
+        stall_after: seconds after which a reader that hangs is told of; see `readers.file`.
 
     Raises:
         ValueError, TypeError: the named option has a wrong value.
@@ -132,6 +134,7 @@ class Settings:
     max_replaced: int | None = None
     bad_samples: PathLike | None = None
     exclude: PathLike | None = None
+    stall_after: float | None = 60.0
 
     def __post_init__(self) -> None:
         for name, known in _INTEGERS.items():
@@ -153,6 +156,7 @@ class Settings:
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
         bad_sample_options(self.about_bad_samples, "cpu")
+        stall_seconds(self.stall_after)
 
     @property
     def about_bad_samples(self) -> dict[str, Any]:

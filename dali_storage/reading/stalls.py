@@ -1,0 +1,228 @@
+"""Warnings of readers that hang, and a report of what each of their threads does.
+
+One thread of the process looks at all readers that have `stall_after`. It ends when the last of
+them is closed: a fork of a process with threads is a warning of Python's.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from ..contract.activity import Activity
+from ..contract.histogram import Times
+from .kernel import mount_of, thread_state
+from .lanes import be_lane
+from .statistics import ReaderStatistics, Tally
+
+_LOGGER = logging.getLogger("dali_storage")
+_TIMES = (1, 2, 4, 8)  # of stall_after, at which there is a warning
+_LATE = 5.0  # seconds: nobody is that busy, so the process was stopped, or the machine asleep
+_SHORTEST, _LONGEST = 0.001, 3600.0  # seconds between two looks
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """A reader that is open or opens, as the watchdog and reports see it.
+
+    It keeps nothing of the reader alive.
+
+    Attributes:
+        name: of the reader, unlike that of any other open one.
+        stall_after: the argument of the readers.
+        activities: of the threads of the reader.
+        tally: counts what was delivered; None before the lanes begin.
+        crossed: how many of `_TIMES` the longest stage had passed at the last look.
+    """
+
+    name: str
+    stall_after: float | None
+    activities: Sequence[Activity] = ()
+    tally: Tally | None = None
+    crossed: int = field(default=0, init=False)
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """The calling thread opens the reader in the block."""
+        activity = Activity("opening", Times(), 0)
+        self.activities = [activity]
+        activity.adopt()
+        try:
+            yield
+        finally:
+            activity.release()
+            self.activities = ()
+
+    def read(self, tally: Tally) -> None:
+        """It begins to read: the lanes and the thread that asks for batches are watched."""
+        self.tally = tally
+        self.activities = [*tally.activities.lanes, tally.activities.asker]
+
+    def lines(self, now: int) -> list[str]:
+        """A line for each thread at work, and one for all that are idle."""
+        busy, idle = list[str](), list[str]()
+        for each in self.activities:
+            if current := each.current:
+                busy.append(f"  {each.name}: {_at_work(each, *current, now)}")
+            else:
+                idle.append(each.name)
+        return [*busy, f"  idle: {', '.join(idle)}"] if idle else busy
+
+
+class Watchdog:
+    """Knows the open readers, and warns of those that hang.
+
+    The readers are in a dict, which is changed and copied in one instruction. So `report()` and
+    `forget()` need no lock: a signal handler calls the one, the garbage collector the other.
+    """
+
+    def __init__(
+        self,
+        warn: Callable[[str], object] = _LOGGER.warning,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """`warn` is given each warning, in the watchdog's thread. `clock`: that of activities."""
+        self._warn, self._clock = warn, clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all readers and the thread; in a fork, which has neither."""
+        self._watched: dict[int, Watched] = {}
+        self._lock = threading.Lock()  # of the thread's beginning and end
+        self._bell = SimpleQueue[None]()
+        self._thread: threading.Thread | None = None
+        self._planned: int | None = None  # when the thread looks again
+        self._resumed = 0  # when the process was last seen to go on after it was stopped
+
+    def watch(self, name: str, stall_after: float | None) -> Watched:
+        """Watch a reader, until `forget()`. If no thread can be started, there are no warnings."""
+        names = {each.name for each in list(self._watched.values())}
+        numbered = (f"{name} ({number})" for number in range(2, len(names) + 3))
+        watched = Watched(next(it for it in (name, *numbered) if it not in names), stall_after)
+        self._watched[id(watched)] = watched
+        if stall_after is not None:
+            with self._lock:
+                if self._thread is None or not self._thread.is_alive():
+                    self._start()
+                elif self._planned and self._clock() + round(1e9 * stall_after) < self._planned:
+                    self._bell.put(None)
+        return watched
+
+    def forget(self, watched: Watched) -> None:
+        """Watch it no longer; twice is fine."""
+        self._watched.pop(id(watched), None)
+        if self._is_idle():
+            self._bell.put(None)
+
+    def look(self) -> float | None:
+        """Warn of readers that hang. Returns the seconds until the next look; None: no reader."""
+        now, delays = self._clock(), list[float]()
+        if self._planned is not None and now - self._planned > 1e9 * _LATE:
+            self._resumed = now  # nothing could go on meanwhile, so all stages begin now
+        for each in list(self._watched.values()):
+            if each.stall_after is not None:
+                delays.append(each.stall_after)
+                try:
+                    delays.append(self._look_at(each, each.stall_after, now))
+                except Exception as error:
+                    with contextlib.suppress(Exception):
+                        self._warn(f"{each.name} cannot be watched: {error!r}")
+        if not delays:
+            return None
+        delay = min(max(_SHORTEST, min(delays)), _LONGEST)
+        self._planned = now + round(1e9 * delay)
+        return delay
+
+    def report(self) -> str:
+        """What each thread of each open reader does now, and what the readers have delivered."""
+        readers, now = list(self._watched.values()), self._clock()
+        lines = [f"dali_storage: {len(readers)} open readers in process {os.getpid()}"]
+        for each in readers:
+            delivered = "no batches" if each.tally is None else _delivered(each.tally.statistics)
+            lines += [f"{each.name}: {delivered}"]
+            lines += each.lines(now)
+        return "".join(f"{_printable(line)}\n" for line in lines)
+
+    def _look_at(self, watched: Watched, stall_after: float, now: int) -> float:
+        """Returns the seconds until one of its stages has lasted too long, if they all go on."""
+        stages = [current for each in watched.activities if (current := each.current)]
+        ages = [(now - max(began, self._resumed)) / 1e9 for _, began in stages]
+        age = max(ages, default=0.0)
+        crossed = sum(age >= times * stall_after for times in _TIMES)
+        before, watched.crossed = watched.crossed, crossed
+        if crossed > before:
+            what = f"in one stage for {age:.1f} s (stall_after={stall_after:g})"
+            lines = [f"{watched.name}: {what}", *watched.lines(now)]
+            self._warn("\n".join(map(_printable, lines)))
+        limits = [(times * stall_after, age) for times in _TIMES for age in ages]
+        return min((limit - age for limit, age in limits if limit > age), default=stall_after)
+
+    def _is_idle(self) -> bool:
+        return all(each.stall_after is None for each in list(self._watched.values()))
+
+    def _start(self) -> None:
+        # A daemon: nothing waits for it at the end of the program.
+        name = "dali_storage:watchdog"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        with contextlib.suppress(RuntimeError):  # there are too many
+            thread.start()
+            self._thread = thread
+
+    def _run(self) -> None:
+        be_lane()
+        while True:
+            delay = self.look()
+            if delay is None:
+                with self._lock:
+                    if self._is_idle():
+                        self._thread = self._planned = None
+                        return
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=delay or _SHORTEST)
+            while not self._bell.empty():
+                self._bell.get()
+
+
+def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
+    seconds = (now - began) / 1e9
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    about, thread = activity.describe(), activity.thread
+    parts = [f"{stage} for {seconds:.1f} s, since {since}"]
+    parts += [] if activity.batch is None else [f"batch {activity.batch}"]
+    parts += [about] if about else []
+    if thread is None or thread == threading.get_native_id():
+        return ", ".join(parts)
+    seen = thread_state(thread)
+    path = seen.path or b""
+    call = f"{seen.call} of {os.fsdecode(path)}" if path else seen.call
+    kernel = f"thread {thread} {seen.state}, call {call}, wait channel {seen.wait_channel}"
+    # Of several files, the first one is described: they are on one mount in most cases.
+    mount = mount_of(path if path.startswith(b"/") else os.fsencode(about))
+    return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
+
+
+def _delivered(counted: ReaderStatistics) -> str:
+    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
+    return (
+        f"{counted.batches} batches, {counted.bytes:,} bytes, waited {counted.wait_seconds:.1f} s, "
+        f"{counted.ready:.1f} of {counted.depth} batches ready when asked; "
+        f"p50/p99 in ms: {', '.join(took) or 'none'}"
+    )
+
+
+def _printable(line: str) -> str:
+    """A line in which names that are not UTF-8, and line ends in names, are escaped."""
+    return "".join(
+        it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode()
+        for it in line
+    )
+
+
+WATCHDOG = Watchdog()
+"""Of this process."""
+
+os.register_at_fork(after_in_child=WATCHDOG.reset)
