@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
             os.makedirs(DIRECTORY, exist_ok=True)
             return _Demo(stack, options, stack.enter_context(_locked_log())).run()
     except OSError as error:
-        need = f"the demo writes up to 600 MB to {os.path.abspath(DIRECTORY)}"
+        where = os.path.abspath(DIRECTORY)
+        need = f"the demo writes up to 600 MB to {where}; that of another user can be removed"
         raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
 
 
@@ -129,13 +130,13 @@ class _Demo:
     def _disk(self) -> str:
         """The directory with the pictures: on a disk of the demo's own, if there can be one."""
         try:
-            with _step("copying them to an ext4 image behind a loop device"):
-                place = self._stack.enter_context(disk.mounted(DIRECTORY, _DISK_BYTES))
-                shutil.copytree(_PICTURES, place, dirs_exist_ok=True)
-                os.sync()
+            place = self._stack.enter_context(disk.mounted(DIRECTORY, _DISK_BYTES))
         except disk.NoDiskError as reason:
             self._left_out.append(f"{BLOCK.name}, which reads a device: {reason}")
             return _PICTURES
+        with _step("copying them to an ext4 image behind a loop device"):
+            shutil.copytree(_PICTURES, place, dirs_exist_ok=True)
+            os.sync()
         return place
 
     def _files(self, place: str) -> Part:
@@ -199,7 +200,10 @@ class _Demo:
     def _report(self, parts: Sequence[Part]) -> int:
         """Print the summary, and write the plot and all figures."""
         options = self._options
-        machine = environment.describe(parts[0].workload) | {"load": self._load}
+        workload = parts[0].workload
+        machine = environment.describe(workload) | {"load": self._load}
+        if BLOCK in parts[0].legs:
+            machine["file_system"] += " on a loop device"
         document = {"environment": machine} | {
             part.title: {
                 "settings": asdict(part.workload.settings),
@@ -221,7 +225,7 @@ def _make_pictures() -> None:
     step = f"{dataset.IMAGES} images in {os.path.abspath(_PICTURES)}"
     try:
         with _step(step), bar(step, dataset.IMAGES) as tick:
-            dataset.make(_PICTURES, tick)
+            dataset.make(_PICTURES, tick, dataset.IMAGES)
     except OSError as error:
         raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
 

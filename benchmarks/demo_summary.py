@@ -76,14 +76,14 @@ def summary(
     yield f"{count:,} JPEGs of {size:.0f} KB, shuffled: bytes, labels and order {verdict}."
     yield _MACHINE.format_map(machine)
     yield (
-        f"Medians of {' or '.join(map(str, sorted(rounds)))} rounds, in turns. "
+        f"Medians; rounds, in turns: {' or '.join(map(str, sorted(rounds)))}. "
         "x: ratio to the faster mode of DALI in a round."
     )
     yield "direct and block read the disk even when hot. S3: a server here, 20 ms to first byte."
     rows = [part.rows for part in parts]
     yield f"{'images/s':24}" + "".join(f"{part.title:>18}" for part in parts)
     for name in dict.fromkeys([_THEIRS, *_ROWS.values()]):
-        cells = [_cell(row.get(name)) for row in rows]
+        cells = [_cell(name, row.get(name)) for row in rows]
         if any(cells):
             yield (f"{name:24}" + "".join(f"{cell:>18}" for cell in cells)).rstrip()
     notes = [note for part in parts for note in part.notes]
@@ -97,17 +97,19 @@ def summary(
 
 
 def _slower(parts: Sequence[Part]) -> list[str]:
-    found = [
-        f"{name} ({part.title})"
-        for part in parts
-        for name, row in part.rows.items()
-        if name != _THEIRS and (row.get("ratio") or 1) < 1
-    ]
+    found = []
+    for part in parts:
+        rows = part.rows.items()
+        names = [name for name, row in rows if name != _THEIRS and (row.get("ratio") or 1) < 1]
+        if names:
+            found.append(f"{part.title}: {', '.join(name.split(', ')[-1] for name in names)}")
     return [f"Slower than DALI: {'; '.join(found)}"] if found else []
 
 
-def _cell(row: Figures | None) -> str:
-    return "" if row is None else f"{row['img_per_s']:,.0f} {_ratio(row):>6}"
+def _cell(name: str, row: Figures | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['img_per_s']:,.0f} {_ratio(row) if name != _THEIRS else '':>6}"
 
 
 def _ratio(row: Figures) -> str:
