@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bmap_tools.console import Tick, bar
 from dali_storage import StageTimes
 
-from .environment import drop_caches
+from .environment import make_cold
 from .legs import REFERENCE, Leg
 from .pipelines import buffers_of, times_of
 from .workload import BadInputError, Workload, epoch_of, summarize_error
@@ -180,7 +180,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
     waits, samples = np.zeros(len(workload.order) - workload.untimed), 0
     with leg.build(workload, False) as stream:
         if workload.settings.cold:
-            drop_caches()
+            make_cold(workload)
         batches = iter(stream.batches)
         for _ in range(workload.untimed):
             next(batches)

@@ -198,7 +198,7 @@ def test_the_images_of_the_lmdb_page_are_decoded(data, tmp_path):
 
 def test_the_statistics_of_the_observability_page_go_to_the_tools_that_people_use(data, tmp_path):
     """In a process of its own, because all its readers are shown; TensorBoard is a stand-in."""
-    show, board, others, prometheus = snippets("docs/observability.md", "python")
+    show, board, others, prometheus, _ = snippets("docs/observability.md", "python")
     port = {"start_http_server(9400)": 'server, _ = start_http_server(0, "127.0.0.1")'}
     parts = [
         PIPELINE,
