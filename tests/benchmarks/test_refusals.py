@@ -54,7 +54,7 @@ REFUSED = [
     ("loaders --set imagenet-eval --datadir CIFAR", "--datadir CIFAR --set imagenet-eval: "),
     (f"{CIFAR10} --workers 0,x", "an integer from 0 to 1024, not x"),
     (f"{CIFAR10} --legs naive", "unknown leg 'naive'; known are dali, no-"),
-    (f"{CIFAR10} --batchsize 201", "make the batches smaller"),
+    (f"{CIFAR10} --batchsize 201", "use smaller batches"),
     (f"{CIFAR10} --decode", "--decode is not for loaders"),
     (f"{CIFAR10} --legs memory --queues 2", "--queues is for the legs"),
     (f"{CIFAR10} --cold", "--cold: "),

@@ -76,7 +76,7 @@ def test_frames_that_are_objects_are_read_as_files_are(root):
 
 
 def test_a_missing_object_is_refused_by_its_url(root, server):
-    with pytest.raises(ValueError, match=r"'s3://data/masks/lost\.png' is missing"):
+    with pytest.raises(ValueError, match=r"'s3://data/masks/lost\.png' of key 'lost' is missing"):
         build(readers.columns, 1, {}, files=TEMPLATES[1:], file_root="s3://data", keys=["lost"])
     with pytest.raises(ValueError, match=r"0 fit 's3://data/nowhere/{}\.png'"):
         build(readers.columns, 1, {}, files=["nowhere/{}.png"], file_root="s3://data")

@@ -169,13 +169,15 @@ def test_a_range_beyond_its_object_is_refused(server, remote, tmp_path):
     with pytest.raises(ValueError, match="line 2: 4 bytes at 2 of 's3://data/a', which has 5"):
         find_tfrecords(["s3://data/a"], [str(tmp_path / "a.idx")], files)
     (tmp_path / "a.idx").write_text("0 0\n1 6\n")
-    with pytest.raises(ValueError, match="begins at 6, and the files have 5 bytes"):
+    with pytest.raises(ValueError, match="begins at 6, but the files have 5 bytes"):
         find_recordios(["s3://data/a"], [str(tmp_path / "a.idx")], files)
 
 
 def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path):
     paths, _ = write_numbered_tars(tmp_path, COUNTS)
-    with pytest.raises(ValueError, match=r"'s3://data/0.idx' is an object, and this backend asks"):
+    with pytest.raises(
+        ValueError, match=r"'s3://data/0.idx' is an object, and this backend reads only files"
+    ):
         find_tars(paths, ["s3://data/0.idx"] * 3, Files())
 
 
