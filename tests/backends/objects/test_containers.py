@@ -176,7 +176,7 @@ def test_a_range_beyond_its_object_is_refused(server, remote, tmp_path):
 def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path):
     paths, _ = write_numbered_tars(tmp_path, COUNTS)
     with pytest.raises(
-        ValueError, match=r"'s3://data/0.idx' is an object, and this backend reads only files"
+        ValueError, match=r"'s3://data/0.idx' is an object, and this backend reads only"
     ):
         find_tars(paths, ["s3://data/0.idx"] * 3, Files())
 
