@@ -196,6 +196,71 @@ def test_the_images_of_the_lmdb_page_are_decoded(data, tmp_path):
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
 
 
+def test_the_statistics_of_the_observability_page_go_to_the_tools_that_people_use(data, tmp_path):
+    """In a process of its own, because all its readers are shown; TensorBoard is a stand-in."""
+    show, board, others, prometheus, _ = snippets("docs/observability.md", "python")
+    port = {"start_http_server(9400)": 'server, _ = start_http_server(0, "127.0.0.1")'}
+    parts = [
+        PIPELINE,
+        show,
+        WRITERS,
+        board.replace("1000", "101"),
+        FIRST,
+        others,
+        here(prometheus, port),
+        ASK,
+    ]
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join(parts), str(data)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.stderr == ""
+    lines = run.stdout.splitlines()
+    assert re.fullmatch(r"\d\.\d of \d batches ready, waited \d+\.\d\d s", lines[0])
+    assert [line.split()[0] for line in lines[1:4]] == ["decoding", "opening", "reading"]
+    assert any(re.fullmatch(r"0\.\d{3} s \w+: .*\.jpg and 3 more", line) for line in lines)
+    assert lines[-4].startswith("tensorboard dali_storage/Reader/batches 1.0 0")
+    assert [line.split()[0] for line in lines[-3:-1]] == ["wandb", "mlflow"]
+    assert re.fullmatch(r'dali_storage_batches_total\{reader="Reader"\} 10\d\.0', lines[-1])
+
+
+PIPELINE = """
+import sys
+from types import ModuleType, SimpleNamespace
+from nvidia.dali import Pipeline
+from dali_storage import readers
+pipe = Pipeline(batch_size=4, num_threads=1, device_id=None)
+with pipe:
+    pipe.set_outputs(*readers.file(file_root=sys.argv[1], name="Reader"))
+for _ in range(3):
+    pipe.run()
+"""
+WRITERS = """
+first = []
+class SummaryWriter:
+    def __init__(self, folder):
+        pass
+    def add_scalar(self, *row):
+        first.append(row)
+sys.modules["torch.utils.tensorboard"] = module = ModuleType("torch.utils.tensorboard")
+sys.modules.setdefault("torch", ModuleType("torch"))
+sys.modules.setdefault("torch.utils", ModuleType("torch.utils"))
+module.SummaryWriter = SummaryWriter
+took = lambda tool: lambda metrics, step: print(tool, metrics["dali_storage/Reader/batches"], step)
+wandb, mlflow = SimpleNamespace(log=took("wandb")), SimpleNamespace(log_metrics=took("mlflow"))
+"""
+FIRST = "print('tensorboard', *first[0])"
+ASK = """
+import urllib.request
+with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}") as answer:
+    text = answer.read().decode()
+print(*[line for line in text.splitlines() if line.startswith("dali_storage_batches_total")])
+server.shutdown()
+"""
+
+
 def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
     mixed, own, mixture, classes = snippets("docs/sampling.md", "python")
     roots = {'"/data/photos"': repr(str(data)), '"/data/scans"': repr(str(data))}

@@ -1,0 +1,74 @@
+"""The cost of the statistics: `python -m benchmarks.overhead`.
+
+Batches of 64 cached files of 110 KB are read by python-file, with and without the statistics, in
+turns of a few batches. Nothing is done with the samples, so the share is the largest there can be.
+"""
+
+import os
+import tempfile
+import time
+
+import numpy as np
+
+from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.contract.activity import Activities, Activity
+from dali_storage.contract.catalog import Catalog
+from dali_storage.order import Order, OrderOptions
+from dali_storage.reading.prefetch import Prefetcher
+
+_FILES, _BATCH, _BYTES = 1024, 64, 110_000
+_TURNS, _BATCHES = 400, 30
+
+
+class _Off(Activity):
+    """An activity that its thread does not have."""
+
+    def adopt(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def begin(self, batch: int) -> None: ...
+
+    def leave(self, waited: float | None = None) -> None: ...
+
+
+def main() -> None:
+    """Print the median of the ratios of neighbouring turns, by the CPU time of the process."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        names = [f"{number}.bin".encode() for number in range(_FILES)]
+        for name in names:
+            with open(os.path.join(folder, name.decode()), "wb") as file:
+                file.write(os.urandom(_BYTES))
+        catalog = Catalog.from_names(names, [], os.fsencode(folder))
+        counted, uncounted = Activities("On", 1), Activities("Off", 1)
+        uncounted.lanes = [_Off("Off:0", uncounted.times, 0)]
+        uncounted.asker = _Off("Off:asking", uncounted.times, 1)
+        # Each is the first as often as the second.
+        turns = [counted, uncounted, uncounted, counted] * (_TURNS // 2)
+        seconds = np.array([_turn(catalog, its) for its in turns]).reshape(-1, 4)
+    pairs = np.concatenate((seconds[:, :2], seconds[:, :1:-1]))
+    ratios = pairs[:, 0] / pairs[:, 1]
+    low, middle, high = np.percentile(ratios, [25, 50, 75]) - 1
+    batch = 1e3 * np.median(pairs[:, 1]) / _BATCHES
+    share = f"{middle:+.2%} (quartiles {low:+.2%} to {high:+.2%})"
+    print(f"statistics: {share} of {batch:.2f} ms for a batch of {_BATCH} files of {_BYTES} bytes")
+
+
+def _turn(catalog: Catalog, activities: Activities) -> float:
+    """The CPU seconds of some batches."""
+    reader = PythonFileReader(catalog, lanes=1)
+    ahead = Prefetcher(
+        catalog, reader, Order(_FILES, _BATCH, OrderOptions()), 1, activities=activities
+    )
+    try:
+        ahead.get(0)
+        start = time.process_time()
+        for index in range(1, _BATCHES):
+            ahead.get(index)
+        return time.process_time() - start
+    finally:
+        ahead.close()
+
+
+if __name__ == "__main__":
+    main()
