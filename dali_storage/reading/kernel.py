@@ -1,7 +1,7 @@
-"""The kernel's view of a thread that hangs, from /proc: its state, system call, file and mount.
+"""The kernel's view of a hanging thread, from /proc: its state, system call, file and mount.
 
-Nothing here opens or stats a file of the user: on a file system that hangs, that would hang as
-well. What /proc does not tell, because it is missing or forbidden, is `UNKNOWN`.
+Nothing here opens or stats a file of the user: on a hanging file system, the call would hang, too.
+Entries of /proc may be missing or forbidden; their values are `UNKNOWN`.
 """
 
 import os
@@ -61,11 +61,11 @@ class ThreadState:
 
     Attributes:
         state: the scheduler's letter and its meaning, as "D (uninterruptible)".
-        wait_channel: the function of the kernel in which it waits; "0" if it runs, or if the kernel
-            does not tell.
+        wait_channel: the function of the kernel in which the thread waits; "0" if the thread runs,
+            or if the kernel does not tell.
         call: the system call, a page fault, or none.
-        path: the file of the system call, if there is one; of others, such as a socket, the
-            kernel's name, which does not begin with a slash.
+        path: the file of the system call, if there is one; for a socket and the like, the kernel's
+            name, which does not begin with a slash.
     """
 
     state: str = UNKNOWN
@@ -79,9 +79,9 @@ class Mounted:
     """A mounted file system.
 
     Attributes:
-        point: where it is mounted.
-        kind: its type, as "nfs4".
-        source: its device or server, as "server:/export".
+        point: the directory on which the file system is mounted.
+        kind: the type, as "nfs4".
+        source: the device or server, as "server:/export".
         address: of the server, if the kernel knows it.
     """
 
@@ -110,7 +110,7 @@ def thread_state(thread: int, proc: str = "/proc/self") -> ThreadState:
 
 
 def mount_of(path: bytes, mounts: bytes | None = None) -> Mounted | None:
-    """The mount that has an absolute path, by its name alone: symbolic links are not followed.
+    """The mount of an absolute path, by its name alone: symbolic links are not followed.
 
     `mounts` is the content of /proc/self/mountinfo. None: not known.
     """
@@ -160,7 +160,7 @@ def _file(where: str, arguments: list[int], proc: str) -> bytes | None:
 def _text_at(address: int, proc: str) -> bytes:
     """The text at an address of this process, which ends with a zero.
 
-    It is read to the end of a page at a time, because the next page may not be mapped.
+    Each read ends with a page, because the next page may not be mapped.
     """
     found = b""
     memory = os.open(f"{proc}/mem", os.O_RDONLY | os.O_CLOEXEC)

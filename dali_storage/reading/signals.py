@@ -18,12 +18,12 @@ _STDERR, _PATIENCE = 2, 1000  # descriptor; milliseconds that it may be full
 
 
 def report() -> str:
-    """What each thread of each open reader of this process does now, as text.
+    """The present activity of each thread of each open reader of this process, as text.
 
-    A paragraph for each reader: what it has delivered, and a line for each thread that is at work:
-    its stage and since when, its batch, and the file, extent or object; its state, system call and
-    wait channel in the kernel; file system and server of the mount. Takes no lock, opens no file
-    of the user, and may be called in any thread.
+    A paragraph for each reader has its statistics, and a line for each thread at work: the stage
+    and its beginning, the batch, and the file, extent or object; the thread's state, system call
+    and wait channel in the kernel; file system and server of the mount. Takes no lock, opens no
+    file of the user, and may be called in any thread.
     """
     return stalls.WATCHDOG.report()
 
@@ -31,17 +31,17 @@ def report() -> str:
 def report_on(number: int) -> None:
     """Write `report()` to the standard error stream whenever this process gets a signal.
 
-    A handler that a program has set in Python before is called after it. Python calls handlers in
-    the main thread, between two instructions: while a batch is awaited, within a second; not while
-    the main thread is in a call of C that does not return, such as one of another library. The
-    warnings of `stall_after` come from a thread of their own. For the Python stacks of all threads,
-    also then, call `faulthandler.register(number, chain=True)` after it.
+    An earlier handler of the program, set in Python, is called after the report. Python calls
+    handlers in the main thread, between two instructions: within a second while a batch is awaited,
+    but not while the main thread is in a long call of C, such as one of another library. The
+    warnings of `stall_after` come from a thread of their own. For the Python stacks of all threads
+    in every case, call `faulthandler.register(number, chain=True)` after `report_on()`.
 
     Args:
         number: the signal, such as `signal.SIGUSR2`.
 
     Raises:
-        ValueError: it is no signal, or none that a program may handle in Python.
+        ValueError: the number is no signal, or a program may not handle the signal in Python.
         RuntimeError: this is not the main thread.
     """
     where = "dali_storage.report_on()"
@@ -60,7 +60,7 @@ def report_on(number: int) -> None:
 
 
 class _Handler:
-    """Writes the report, then calls the handler that was there before."""
+    """Writes the report, then calls the earlier handler."""
 
     def __init__(self, before: Callable[[int, FrameType | None], Any] | None) -> None:
         self._before = before
@@ -73,7 +73,7 @@ class _Handler:
 
 
 def _write(text: bytes) -> None:
-    """Not by `sys.stderr`, which the main thread may be at work on."""
+    """Write without `sys.stderr`, which the main thread may be using."""
     rest = memoryview(text)
     while rest:
         try:

@@ -1,7 +1,7 @@
-"""Warnings of readers that hang, and a report of what each of their threads does.
+"""Warnings of hanging readers, and a report of all their threads.
 
-One thread of the process looks at all readers that have `stall_after`. It ends when the last of
-them is closed: a fork of a process with threads is a warning of Python's.
+One thread of the process looks at all readers with `stall_after`. The thread ends when the last of
+them is closed, because Python warns of a fork of a process with threads.
 """
 
 import contextlib
@@ -27,15 +27,13 @@ _SHORTEST, _LONGEST = 0.001, 3600.0  # seconds between two looks
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """A reader that is open or opens, as the watchdog and reports see it.
-
-    It keeps nothing of the reader alive.
+    """An open or opening reader for the watchdog and reports; keeps nothing of the reader alive.
 
     Attributes:
         name: of the reader, unlike that of any other open one.
         stall_after: the argument of the readers.
         activities: of the threads of the reader.
-        tally: counts what was delivered; None before the lanes begin.
+        tally: counts delivered batches; None before the lanes begin.
         crossed: how many of `_TIMES` the longest stage had passed at the last look.
     """
 
@@ -58,7 +56,7 @@ class Watched:
             self.activities = ()
 
     def read(self, tally: Tally) -> None:
-        """It begins to read: the lanes and the thread that asks for batches are watched."""
+        """Watch the lanes from now on, and the thread that asks for batches."""
         self.tally = tally
         self.activities = [*tally.activities.lanes, tally.activities.asker]
 
@@ -74,7 +72,7 @@ class Watched:
 
 
 class Watchdog:
-    """Knows the open readers, and warns of those that hang.
+    """Knows the open readers, and warns of hanging ones.
 
     The readers are in a dict, which is changed and copied in one instruction. So `report()` and
     `forget()` need no lock: a signal handler calls the one, the garbage collector the other.
@@ -85,7 +83,7 @@ class Watchdog:
         warn: Callable[[str], object] = _LOGGER.warning,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`warn` is given each warning, in the watchdog's thread. `clock`: that of activities."""
+        """`warn` is given each warning, in the watchdog's thread. `clock`: of the activities."""
         self._warn, self._clock = warn, clock
         self.reset()
 
@@ -113,13 +111,13 @@ class Watchdog:
         return watched
 
     def forget(self, watched: Watched) -> None:
-        """Watch it no longer; twice is fine."""
+        """Watch a reader no longer; twice is fine."""
         self._watched.pop(id(watched), None)
         if self._is_idle():
             self._bell.put(None)
 
     def look(self) -> float | None:
-        """Warn of readers that hang. Returns the seconds until the next look; None: no reader."""
+        """Warn of hanging readers. Returns the seconds until the next look; None: no reader."""
         now, delays = self._clock(), list[float]()
         if self._planned is not None and now - self._planned > 1e9 * _LATE:
             self._resumed = now  # nothing could go on meanwhile, so all stages begin now
@@ -138,7 +136,7 @@ class Watchdog:
         return delay
 
     def report(self) -> str:
-        """What each thread of each open reader does now, and what the readers have delivered."""
+        """The present activity of each thread of each open reader, and the readers' statistics."""
         readers, now = list(self._watched.values()), self._clock()
         lines = [f"dali_storage: {len(readers)} open readers in process {os.getpid()}"]
         for each in readers:
@@ -148,15 +146,16 @@ class Watchdog:
         return "".join(f"{_printable(line)}\n" for line in lines)
 
     def _look_at(self, watched: Watched, stall_after: float, now: int) -> float:
-        """Returns the seconds until one of its stages has lasted too long, if they all go on."""
+        """Returns the seconds until the next stage has lasted too long, if all stages go on."""
         stages = [current for each in watched.activities if (current := each.current)]
         ages = [(now - max(began, self._resumed)) / 1e9 for _, began in stages]
         age = max(ages, default=0.0)
         crossed = sum(age >= times * stall_after for times in _TIMES)
         before, watched.crossed = watched.crossed, crossed
         if crossed > before:
-            what = f"in one stage for {age:.1f} s (stall_after={stall_after:g})"
-            lines = [f"{watched.name}: {what}", *watched.lines(now)]
+            limit = f"(stall_after={stall_after:g})"
+            head = f"{watched.name}: in one stage for {age:.1f} s {limit}"
+            lines = [head, *watched.lines(now)]
             self._warn("\n".join(map(_printable, lines)))
         limits = [(times * stall_after, age) for times in _TIMES for age in ages]
         return min((limit - age for limit, age in limits if limit > age), default=stall_after)
@@ -215,7 +214,7 @@ def _delivered(counted: ReaderStatistics) -> str:
 
 
 def _printable(line: str) -> str:
-    """A line in which names that are not UTF-8, and line ends in names, are escaped."""
+    """A line with escapes for line ends in names, and for names of other bytes than UTF-8."""
     return "".join(
         it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode()
         for it in line

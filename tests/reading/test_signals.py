@@ -36,16 +36,19 @@ def test_a_signal_prints_the_report(watchdog, capfd):
     assert "a \\udcff: no batches\n" in dali_storage.report()
 
 
-def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchdog, capfd):
+def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchdog, monkeypatch):
     opened, printed = [], []
+    end, begin = os.pipe()
+    monkeypatch.setattr(signals, "_STDERR", begin)
     source = stream(held(opened))
     source.start(num_threads=1, device_id=None)
 
     def ask():
         wait_until(lambda: "asking: waiting" in watchdog.report())
+        wait_until(lambda: "R:0: reading for" in watchdog.report())
         with watchdog._lock, source._prefetcher._lanes._lock:
             os.kill(os.getpid(), SIGNAL)
-            wait_until(lambda: printed.append(capfd.readouterr().err) or "R:" in "".join(printed))
+            printed.append(os.read(end, 10**6).decode())
         opened[0].go.set()
 
     dali_storage.report_on(SIGNAL)
@@ -54,8 +57,10 @@ def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchd
     source.batch()
     asker.join(SECONDS)
     source.close()
-    assert "R:0: reading for" in "".join(printed)
-    assert "R:asking: waiting for" in "".join(printed)
+    os.close(begin)
+    os.close(end)
+    assert "R:0: reading for" in printed[0]
+    assert "R:asking: waiting for" in printed[0]
 
 
 def test_a_handler_that_was_there_is_called_after_the_report_and_each_once(watchdog, capfd):
