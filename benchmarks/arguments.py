@@ -18,7 +18,6 @@ LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
 LOADER_LEGS = ("dali", "no-loader", *(leg.name for leg in TABLES["loaders"]))
 """The legs of loaders, beside torchvision's."""
 
-_DEMO_BATCHES = 250  # eight epochs: one would end before the queues are full
 _DEFAULTS = Settings()
 _MOST_THREADS = 16
 
@@ -64,8 +63,8 @@ _Rows = Sequence[tuple[str, Callable[[str], object], str, str, str]]
 _OPTIONS: _Rows = (
     ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
     ("--batchsize", _COUNT, "N", "samples per batch", "64"),
-    ("--batches", _COUNT, "N", "batches per round", f"one epoch; demo: {_DEMO_BATCHES}"),
-    ("--rounds", _COUNT, "N", "rounds per leg", "5, or 1 for a single leg"),
+    ("--batches", _COUNT, "N", "batches per round", "one epoch; demo: three if hot"),
+    ("--rounds", _COUNT, "N", "rounds per leg", "5; demo: 3; single leg: 1"),
     ("--seed", _integer(-(2**63), 2**63 - 1), "N", "shuffle with this seed", "list order"),
     ("--threads", _COUNT, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
     ("--prefetch", _COUNT, "N", "prefetch_queue_depth of DALI", "2"),
@@ -97,7 +96,7 @@ _FLAGS = {
 }
 _SUMMARIES = {
     "compare": "run every leg that works here, in turn, on the same samples",
-    "demo": "make a data set of JPEGs in ./demo, then compare --verify on it",
+    "demo": "make JPEGs in ./demo; verify and time readers hot, cold and over S3",
     "containers": "compare readers of tars and TFRecord files, on DIR/shards",
     "objects": "compare readers of s3://, on copies of the files in DIR",
     "readers": "compare other readers with DALI's, on data made of DIR in DIR/readers",
@@ -156,8 +155,6 @@ def _add_rows(parser: argparse.ArgumentParser, rows: _Rows) -> None:
 def settings(options: argparse.Namespace) -> Settings:
     """The options that decide what is measured."""
     given = {setting.name: getattr(options, setting.name) for setting in fields(Settings)}
-    if options.command == "demo":
-        given["batches"] = options.batches or _DEMO_BATCHES
     given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in COMMANDS else 1)
     given["threads"] = options.threads or min(usable_cores(), _MOST_THREADS)
     return Settings(**given)

@@ -5,10 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bmap_tools.console import bar
-
 from . import arguments, environment, fio, maps, other_readers, report
-from .legs import OBJECT_LEGS, TABLES, XNVME_BAM
+from .legs import OBJECT_LEGS
 from .measure import fill_caches, measure, results_of
 from .pipelines import describe_use
 from .verify import verify
@@ -19,27 +17,9 @@ from .workload import (
     compare_objects,
     open_shards,
     prepare,
-    summarize_error,
 )
 
 _INTERRUPTED = 130
-_DEMO_DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
-_DEMO_CONTAINERS = {
-    "command": "containers",
-    "datadir": _DEMO_DIRECTORY,
-    "verify": True,
-    "seed": 0,
-    "rounds": 3,
-    "batches": 63,  # two epochs
-    "json": None,
-    "plot": None,
-    "legs": [
-        leg.name
-        for leg in TABLES["containers"]
-        if leg.backend is None or leg.name.endswith("-samples")
-    ],
-}
-"""The options of the second table of the demo. Figures of the first are in the files."""
 _BASELINES = {
     "compare": "the faster of dali and dali-nommap",
     "containers": "the fastest of DALI's legs of the same format",
@@ -53,41 +33,14 @@ def run(command_line: Sequence[str] | None) -> int:
     """Parse the command line and run the command; return the exit status."""
     options = arguments.parser().parse_args(command_line)
     try:
-        return _demo(options) if options.command == "demo" else _compare(options)
+        if options.command == "demo":
+            from . import demo  # here: nothing else needs Pillow and google-crc32c
+
+            return demo.run(options)
+        return _compare(options)
     except BadInputError as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
-
-
-def _demo(options: argparse.Namespace) -> int:
-    """Compare readers of files and, unless legs are chosen, readers of containers."""
-    containers = argparse.Namespace(**vars(options) | _DEMO_CONTAINERS)
-    containers.rounds = options.rounds or _DEMO_CONTAINERS["rounds"]
-    _make_demo(options)
-    only_files = options.legs is not None
-    options.legs = options.legs or [leg.name for leg in TABLES["demo"] if leg is not XNVME_BAM]
-    status = _compare(options)
-    if only_files or status == _INTERRUPTED:
-        return status
-    print()
-    return max(status, _compare(containers))
-
-
-def _make_demo(options: argparse.Namespace) -> None:
-    from . import dataset  # here: nothing else needs matplotlib, Pillow and google-crc32c
-
-    if options.datadir is not None:
-        raise BadInputError("demo makes its own data; to measure yours: compare --datadir DIR")
-    step = f"{dataset.IMAGES} images in {os.path.abspath(_DEMO_DIRECTORY)}"
-    try:
-        with bar(step, dataset.IMAGES) as tick:
-            dataset.make(_DEMO_DIRECTORY, tick)
-        with bar("packing them into shards", 2 * dataset.IMAGES) as tick:
-            dataset.pack(_DEMO_DIRECTORY, tick)
-    except OSError as error:
-        raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
-    print(step, file=sys.stderr)
-    options.datadir, options.verify = _DEMO_DIRECTORY, True
 
 
 def _compare(options: argparse.Namespace) -> int:

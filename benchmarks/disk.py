@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 _CLONE_NEWNS = 0x20000  # linux/sched.h
 _MNT_DETACH = 2  # sys/mount.h
 _LOOP_SET_DIRECT_IO = 0x4C08  # linux/loop.h
-_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # a user's may lack them
 _PACKAGES = {"mkfs.ext4": "e2fsprogs", "mount": "mount"}
 
 
@@ -34,7 +33,7 @@ def mounted(directory: str, size: int) -> Iterator[str]:
     if os.geteuid() != 0:
         raise NoDiskError("loop devices need root: sudo make demo")
     for tool, package in _PACKAGES.items():
-        if shutil.which(tool, path=_PATH) is None:
+        if shutil.which(tool, path=_path()) is None:
             raise NoDiskError(f"{tool} is not installed: apt-get install {package}")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) != 0:
@@ -73,8 +72,12 @@ def _mount(image: str, place: str, size: int) -> None:
         fcntl.ioctl(loop, _LOOP_SET_DIRECT_IO, 1)
 
 
+def _path() -> str:
+    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # that of a user may lack them
+
+
 def _run(*command: str) -> None:
-    environment = os.environ | {"PATH": _PATH, "LC_ALL": "C"}
+    environment = os.environ | {"PATH": _path(), "LC_ALL": "C"}
     subprocess.run(command, env=environment, check=True, stderr=subprocess.PIPE, text=True)
 
 

@@ -54,9 +54,13 @@ def file_system_type(directory: str) -> str:
         os.close(fd)
 
 
+def _can_drop_caches() -> bool:
+    return os.geteuid() == 0 and os.access(_DROP_CACHES, os.W_OK)
+
+
 def check_can_drop_caches() -> None:
     """Raise a BadInputError if this process cannot drop the page cache."""
-    if os.geteuid() != 0 or not os.access(_DROP_CACHES, os.W_OK):
+    if not _can_drop_caches():
         raise BadInputError(
             "--cold drops the page cache before every round, which needs root and a writable "
             f"{_DROP_CACHES}: run it with sudo (in a container: --privileged), or omit --cold"
@@ -68,6 +72,28 @@ def drop_caches() -> None:
     os.sync()  # dirty pages cannot be dropped
     with open(_DROP_CACHES, "w", encoding="ascii") as control:
         control.write("3\n")
+
+
+def make_cold(workload: Workload) -> None:
+    """Drop the page cache; without permission, only the pages of the files of the workload."""
+    if _can_drop_caches():
+        drop_caches()
+        return
+    for path in files_of(workload):
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def is_cold(path: bytes) -> bool:
+    """Whether the first byte of a file is not in the page cache; False if that is unknown."""
+    with open(path, "rb", buffering=0) as file:
+        try:
+            os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:  # of tmpfs, which cannot drop its pages
+            return False
+    return False
 
 
 def files_of(workload: Workload) -> list[bytes]:

@@ -363,7 +363,6 @@ OBJECT_LEGS = (
 
 TABLES = {
     "compare": LEGS,
-    "demo": LEGS,
     "containers": CONTAINER_LEGS,
     "objects": OBJECT_LEGS,
     "loaders": tuple(leg for leg in LEGS if leg.backend and leg is not XNVME_BAM),

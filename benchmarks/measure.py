@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from bmap_tools.console import Tick, bar
 
-from .environment import drop_caches
+from .environment import make_cold
 from .legs import REFERENCE, Leg
 from .pipelines import buffers_of
 from .workload import BadInputError, Workload, epoch_of, summarize_error
@@ -177,7 +177,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
     waits, samples = np.zeros(len(workload.order) - workload.untimed), 0
     with leg.build(workload, False) as stream:
         if workload.settings.cold:
-            drop_caches()
+            make_cold(workload)
         batches = iter(stream.batches)
         for _ in range(workload.untimed):
             next(batches)

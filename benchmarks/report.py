@@ -79,7 +79,7 @@ def publish(
             document = {
                 "environment": machine,
                 "settings": asdict(compared.workload.settings),
-                "legs": _legs(results),
+                "legs": legs(results),
                 **more,
             }
             with open(options.json, "w", encoding="utf-8") as file:
@@ -153,7 +153,7 @@ def _cell(key: str, figure: float | None) -> str:
     return f"{figure:,.{0 if key.startswith(('img', 'cpu_us')) else 2}f}"
 
 
-def _legs(results: Results) -> dict[str, Any]:
+def legs(results: Results) -> dict[str, Any]:
     """All figures of the legs, round by round, for the JSON file."""
     figures = summarize(results)
     return {

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from benchmarks import arguments, command, legs, workload
+from benchmarks import arguments, legs, workload
 from benchmarks.arguments import LOADER_LEGS
 from benchmarks.legs import CONTAINER_LEGS, LEGS
 from benchmarks.other_readers import ENTRIES, Entry
@@ -184,27 +184,6 @@ def test_a_reader_that_differs_from_dalis_is_not_timed(photographs, monkeypatch,
     assert done.status == 1
     assert done.kept["legs"]["columns"]["failed"] == "batch 0 differs"
     assert not done.kept["legs"]["columns"]["rounds"]
-
-
-@pytest.mark.parametrize(
-    ("given", "statuses"), [((), (0, 1)), (("--legs", "dali"), (0,)), ((), (130,))]
-)
-def test_demo_has_a_second_table_of_containers(given, statuses, monkeypatch, bench):
-    compared = []
-
-    def compare(options):
-        compared.append(options)
-        return statuses[len(compared) - 1]
-
-    monkeypatch.setattr(command, "_make_demo", lambda options: None)
-    monkeypatch.setattr(command, "_compare", compare)
-    assert bench("demo", *given, "--json", "figures.json").status == statuses[-1]
-    assert len(compared) == len(statuses)
-    if len(compared) == 2:
-        assert [options.json for options in compared] == ["figures.json", None]
-        assert (compared[1].command, compared[1].verify) == ("containers", True)
-        assert set(compared[1].legs) < set(CONTAINERS)
-        assert arguments.settings(compared[1]).batches == 63
 
 
 @pytest.mark.parametrize(

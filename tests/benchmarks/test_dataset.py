@@ -49,14 +49,14 @@ def test_packing_is_reproducible_and_leaves_what_is_complete(data, tmp_path):
 
 
 def test_the_demo_deletes_no_file_of_the_user(tmp_path, monkeypatch, bench):
-    mine = tmp_path / "demo" / "train" / "class_0" / "mine.jpg"
+    mine = tmp_path / "demo" / "pictures" / "train" / "class_0" / "mine.jpg"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     monkeypatch.chdir(tmp_path)
     done = bench("demo")
     assert done.status == 2
-    message = f"demo: cannot make 2000 images in {tmp_path}/demo: FileExistsError: there are other "
-    assert f"{message}files than those of the demo: demo/train" in done.err
+    message = f"demo: cannot make 2000 images in {tmp_path}/demo/pictures: FileExistsError: there "
+    assert f"{message}are other files than those of the demo: demo/pictures/train" in done.err
     assert mine.read_text() == "mine"
 
 

@@ -98,7 +98,7 @@ def test_legs_take_turns_and_cold_caches_are_dropped_before_each(small, monkeypa
     names = ["memory", "dali", "dali-nommap"]
     results = {name: Result(name) for name in names}
     measured = [results[name].rounds for name in names]
-    monkeypatch.setattr(measure, "drop_caches", lambda: dropped.append(sum(map(len, measured))))
+    monkeypatch.setattr(measure, "make_cold", lambda _: dropped.append(sum(map(len, measured))))
     results["memory"].skipped = "so that its turns are those of the others"
     chosen = [leg for name in names for leg in LEGS if leg.name == name]
     settings = replace(small.settings, rounds=3, cold=True)

@@ -23,6 +23,7 @@ REFUSED = [
     ("dali --datadir DATA --json /does/not/exist/x", "--json: cannot write"),
     ("dali --datadir DATA --plot NOTHING", "--plot: cannot write"),
     ("demo --datadir DATA", "demo makes its own data"),
+    ("demo --cold", "demo makes its own data and disk, and takes no --cold; to measure yours"),
     ("--cold dali --datadir DATA", "needs root"),
     ("dali --datadir BROKEN --batchsize 2", "BROKEN/c/1.jpg is not an image that fn."),
     ("dali --datadir BROKEN --batchsize 2 --decode", "BROKEN/c/1.jpg is not an image that fn."),

@@ -130,8 +130,11 @@ def test_compare_reads_a_mounted_folder(container, user, data):
 def test_demo_makes_its_images_and_compares_the_legs(container, user):
     done = container(user, "demo", "--rounds", "1", "--batches", "20")
     assert done.returncode == 0, done.stderr
-    assert owner(container.root / "tmp" / "demo" / "train") == USERS[0]
-    for name in READ_FILES:
-        assert f"round 1/1 {name}: " in done.stderr
+    written = container.root / "tmp" / "demo"
+    assert owner(written / "pictures" / "train") == USERS[0]
+    hot = json.loads((written / "demo.json").read_text())["page cache hot"]["legs"]
+    for name in ("dali", "dali-nommap", "python-file"):
+        assert len(hot[name]["rounds"]) == 1
+    assert "Left out: S3: " in done.stdout
     assert "Traceback" not in done.stderr
     assert "atplotlib" not in done.stderr  # it warns if it has no directory to write to

@@ -48,6 +48,8 @@ class Directory:
         self._root = root
 
     def _path(self, key: bytes) -> bytes:
+        if key.startswith(b"/") or b".." in key.split(b"/"):
+            raise FileNotFoundError(errno.ENOENT, "not below the directory")
         return os.path.join(self._root, key)
 
     def put(self, key: bytes, data: bytes, etag: str | None = None) -> str:

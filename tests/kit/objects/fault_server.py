@@ -7,7 +7,8 @@ It listens on a port of 127.0.0.1, prints its URL, and ends when its standard in
 process of its own: a thread would share the interpreter lock with the client whose time is taken.
 Path style; signatures are not checked. `client.FaultServer` starts it, and calls methods of
 `Server` by requests with a method of their own, so that no key is taken. The second command is for
-measurements, until Ctrl-C: each directory in ROOT is a bucket.
+measurements, until Ctrl-C or, with --until-eof, the end of its standard input: each directory in
+ROOT is a bucket.
 
 Faults are named in `FAULTS` and `ERRORS`. The text of errors is that of S3:
 https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
@@ -434,6 +435,7 @@ async def main() -> None:
     parser.add_argument("--root", type=Path, help="for measurements: its directories are buckets")
     parser.add_argument("--latency", type=float, default=0.0, help="of each answer, in seconds")
     parser.add_argument("--tail", type=float, default=0.0, help="the part that takes 0.5 s longer")
+    parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     given, context = parser.parse_args(), None
     if given.certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -451,6 +453,7 @@ async def main() -> None:
         server._state = State(faults=[slow], log=deque(maxlen=1000), latency=given.latency)
         for folder in given.root.iterdir():
             server._state.buckets[folder.name] = Directory(os.fsencode(folder))
+    if given.root and not given.until_eof:
         await listener.serve_forever()
     await asyncio.to_thread(sys.stdin.read)  # until the test has gone
     os._exit(0)  # with whatever is under way

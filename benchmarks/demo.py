@@ -1,0 +1,254 @@
+"""The demo: DALI's reader of files and ours, verified, then timed hot, cold and over S3."""
+
+import argparse
+import fcntl
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from dataclasses import asdict, replace
+from typing import IO, Any, NoReturn
+
+from bmap_tools.console import bar
+
+from . import arguments, dataset, disk, environment, maps, report
+from .demo_summary import Part, draw, summary
+from .legs import BLOCK, LEGS, OBJECT_LEGS, REFERENCE
+from .measure import measure, results_of, running
+from .verify import verify
+from .workload import (
+    BadInputError,
+    Workload,
+    compare_objects,
+    epoch_of,
+    order_of,
+    prepare,
+    summarize_error,
+)
+
+DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
+_PICTURES = os.path.join(DIRECTORY, "pictures")
+_LATENCY = 0.02  # seconds to the first byte of an object, as of a store in the same region
+_DISK_BYTES = 320 << 20  # for 190 MB of pictures
+_ROUNDS = 3, 2
+_SECONDS = 8  # after which the last rounds are left out
+_PIPE = subprocess.PIPE
+_HOT_EPOCHS = 2  # one would end before the queues are full
+_FILES = ("dali", "dali-nommap", "python-file", "python-file-direct")
+_OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
+_OBJECT_BATCHES = 20
+_REFUSED = ("datadir", "cold", "bmap", "uri", "mem", "queues", "io", "spin")
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SERVER = "tests.kit.objects.fault_server"
+_S3 = {
+    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "demo"),
+    **dict.fromkeys(("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL_S3"), ""),
+    **dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), "/nonexistent"),
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the demo; return the exit status: 1 if a leg failed or differs from DALI's."""
+    defaults = arguments.parser().parse_args(["demo"])
+    for name in _REFUSED:
+        if getattr(options, name) != getattr(defaults, name):
+            what = f"demo makes its own data and disk, and takes no --{name}"
+            raise BadInputError(f"{what}; to measure yours: compare --datadir DIR")
+    try:
+        with ExitStack() as stack:
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
+            os.makedirs(DIRECTORY, exist_ok=True)
+            return _Demo(stack, options, stack.enter_context(_locked_log())).run()
+    except OSError as error:
+        need = f"the demo needs 600 MB and write permission in {os.path.abspath(DIRECTORY)}"
+        raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)  # and leave every `with` block
+
+
+@contextmanager
+def _locked_log() -> Iterator[IO[str]]:
+    """The file for the details. Only one demo at a time may have it."""
+    with open(os.path.join(DIRECTORY, "demo.log"), "a", encoding="utf-8", buffering=1) as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            where = os.path.abspath(DIRECTORY)
+            raise BadInputError(f"another demo is running in {where}: wait for its end") from None
+        log.truncate(0)
+        yield log
+
+
+class _Demo:
+    """The steps of one demo. `stack` undoes them; `log` takes the details."""
+
+    def __init__(self, stack: ExitStack, options: argparse.Namespace, log: IO[str]) -> None:
+        options.plot = options.plot or os.path.join(DIRECTORY, "demo.png")
+        options.json = options.json or os.path.join(DIRECTORY, "demo.json")
+        report.check_outputs(options)
+        self._stack, self._options, self._log = stack, options, log
+        self._left_out: list[str] = []
+        self._load = os.getloadavg()[0]
+
+    def run(self) -> int:
+        _make_pictures()
+        with redirect_stderr(self._log):
+            hot = self._files(self._disk())
+            parts = [part for part in (hot, self._objects(hot)) if part is not None]
+            for part in parts:
+                with _step(f"verifying bytes, labels and order: {part.title}"):
+                    others = [leg for leg in part.legs if leg is not REFERENCE]  # that is DALI's
+                    verify(others, part.workload, part.results)
+            if (cold := self._cold(hot)) is not None:
+                parts.insert(1, cold)
+            for part in parts:
+                self._time(part)
+        return self._report(parts)
+
+    def _time(self, part: Part) -> None:
+        if not part.workload.settings.cold:
+            environment.fill_page_cache(part.workload)
+        start, given = time.monotonic(), self._options.rounds
+        with _step(f"timing {len(running(part.legs, part.results))} readers: {part.title}"):
+            for rounds in (given,) if given else _ROUNDS:
+                settings = replace(part.workload.settings, rounds=rounds)
+                measure(part.legs, replace(part.workload, settings=settings), part.results)
+                if time.monotonic() - start > _SECONDS:
+                    break
+
+    def _disk(self) -> str:
+        """The directory with the pictures: on a disk of the demo's own, if there can be one."""
+        try:
+            place = self._stack.enter_context(disk.mounted(DIRECTORY, _DISK_BYTES))
+        except disk.NoDiskError as reason:
+            self._left_out.append(f"{BLOCK.name}, which reads a device: {reason}")
+            return _PICTURES
+        with _step("copying them to an ext4 image behind a loop device"):
+            shutil.copytree(_PICTURES, place, dirs_exist_ok=True)
+            os.sync()
+        return place
+
+    def _files(self, place: str) -> Part:
+        """The readers of files, with a hot page cache."""
+        names = _FILES if place == _PICTURES else (*_FILES, BLOCK.name)
+        legs = [leg for leg in LEGS if leg.name in names]
+        given = arguments.settings(self._options)
+        seed = 1 if given.seed is None else given.seed
+        workload = prepare(place, replace(given, seed=seed, batches=None))
+        workload = _ordered(workload, given.batches or _HOT_EPOCHS * len(workload.order))
+        results = results_of(legs, workload)
+        workload = self._stack.enter_context(maps.with_map(workload, results, legs))
+        return Part("page cache hot", legs, workload, results)
+
+    def _cold(self, hot: Part) -> Part | None:
+        """The same with a cold page cache, if it can be dropped here."""
+        os.sync()  # dirty pages stay
+        environment.make_cold(hot.workload)
+        if not environment.is_cold(hot.workload.catalog.path(0)):
+            kind = environment.file_system_type(DIRECTORY)
+            self._left_out.append(f"cold reads: {kind} keeps its pages: run it on another disk")
+            return None
+        legs, epoch = running(hot.legs, hot.results), len(epoch_of(hot.workload).order)
+        # One epoch at most: the next would find its files in the page cache.
+        batches = min(self._options.batches or epoch, epoch)
+        workload = _ordered(hot.workload, batches, cold=True)
+        return Part("page cache cold", legs, workload, results_of(legs, workload))
+
+    def _objects(self, hot: Part) -> Part | None:
+        """The readers of s3://, from a server on 127.0.0.1 that serves the same files."""
+        legs = [leg for leg in OBJECT_LEGS if leg.name in _OBJECTS]
+        place = os.path.dirname(str(hot.workload.root))
+        url = f"s3://{os.path.basename(place)}/train"
+        workload = _ordered(hot.workload, self._options.batches or _OBJECT_BATCHES, url=url)
+        reason = next(filter(None, (leg.unsupported_reason(workload) for leg in legs)), None)
+        if not os.path.exists(os.path.join(_CHECKOUT, *_SERVER.split(".")) + ".py"):
+            reason = "its server is in a checkout only: git clone, then make demo"
+        if reason is not None:
+            self._left_out.append(f"S3: {reason}")
+            return None
+        endpoint = self._stack.enter_context(self._server())
+        before = {name: os.environ.get(name) for name in (*_S3, "AWS_ENDPOINT_URL")}
+        self._stack.callback(_set_environment, before)
+        _set_environment(_S3 | {"AWS_ENDPOINT_URL": endpoint})  # DALI has no other way
+        compare_objects(workload)
+        return Part(f"S3, {_LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload))
+
+    @contextmanager
+    def _server(self) -> Iterator[str]:
+        """The URL of a server, which ends with this process. Its buckets are directories."""
+        options = ("--root", os.path.abspath(DIRECTORY), "--latency", str(_LATENCY), "--until-eof")
+        command = (sys.executable, "-m", _SERVER, *options)
+        with subprocess.Popen(
+            command, cwd=_CHECKOUT, stdin=_PIPE, stdout=_PIPE, stderr=self._log, text=True
+        ) as server:
+            assert server.stdout is not None
+            if not (url := server.stdout.readline().strip()):
+                raise BadInputError(f"demo: the S3 server did not start: {self._log.name} says why")
+            yield url
+
+    def _report(self, parts: Sequence[Part]) -> int:
+        """Print the summary, and write the plot and all figures."""
+        options = self._options
+        workload = parts[0].workload
+        machine = environment.describe(workload) | {"load": self._load}
+        if BLOCK in parts[0].legs:
+            machine["file_system"] += " on a loop device"
+        document = {"environment": machine} | {
+            part.title: {
+                "settings": asdict(part.workload.settings),
+                "legs": report.legs(part.results),
+            }
+            for part in parts
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+        draw(options.plot, parts, machine)
+        print("", *summary(parts, machine, self._left_out), sep="\n")
+        print(f"Plot: {options.plot}; all rounds: {options.json}; log: {self._log.name}")
+        return int(any(part.failed for part in parts))
+
+
+def _make_pictures() -> None:
+    for unfinished in glob.glob(os.path.join(_PICTURES, ".making-*")):  # by one that was killed
+        shutil.rmtree(unfinished)
+    step = f"{dataset.IMAGES} images in {os.path.abspath(_PICTURES)}"
+    try:
+        with _step(step), bar(step, dataset.IMAGES) as tick:
+            dataset.make(_PICTURES, tick, dataset.IMAGES)
+    except OSError as error:
+        raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
+
+
+@contextmanager
+def _step(text: str) -> Iterator[None]:
+    """Print what is done, then how long it took."""
+    print(text, end=" ... ", flush=True)
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        print(f"{time.monotonic() - start:.0f} s", flush=True)
+
+
+def _ordered(workload: Workload, batches: int, **changes: Any) -> Workload:
+    """The workload with other settings, and so many batches."""
+    settings = replace(workload.settings, batches=batches, **changes)
+    return replace(workload, settings=settings, order=order_of(len(workload.catalog), settings))
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

@@ -1,0 +1,215 @@
+"""The demo: its summary, its exit status, and that it leaves no disk behind."""
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import dataset, demo, environment
+from benchmarks import disk as disks
+from benchmarks.workload import Settings, prepare
+from tests.kit import devices
+from tests.kit.objects.buckets import Directory
+from tests.kit.paths import ROOT
+from tests.kit.process import started, wait_until
+
+DISK = """
+import sys, time
+from benchmarks import disk
+try:
+    with disk.mounted(sys.argv[1], 32 << 20) as place:
+        open(f"{place}/file", "w").close()
+        print(place, flush=True)
+        time.sleep(600)
+except disk.NoDiskError as error:
+    print(error)
+"""
+DEMO = """
+import sys
+from benchmarks import dataset
+dataset.IMAGES = 40
+import benchmark
+sys.exit(benchmark.main(["demo", "--batchsize", "8", *sys.argv[1:]]))
+"""
+MOUNT = """#!/bin/sh
+[ "$1" = --make-rprivate ] || { echo mount: no free loop device. >&2; exit 1; }
+"""
+HOT, COLD = "page cache hot", "page cache cold"
+
+
+def python(script, *arguments, **options):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    command = [sys.executable, "-c", script, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return started(command, **pipes, env=environment, **options)
+
+
+def loops(directory):
+    """The files of loop devices in a directory, also the deleted ones."""
+    found = []
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found.append(file.read_text().strip())
+        except OSError:  # it was just detached
+            continue
+    return [path for path in found if path.startswith(f"{directory}/")]
+
+
+def gone(directory):
+    """Whether no disk is left of a directory: neither a loop device, nor a mount, nor a file."""
+    left = os.path.ismount(directory / "disk") or (directory / "disk.img").exists()
+    return not left and not loops(directory)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_disk_ends_with_its_process(number, tmp_path):
+    devices.require("mkfs.ext4")
+    with python(DISK, tmp_path) as process:
+        assert process.stdout.readline().strip() == str(tmp_path / "disk")
+        assert len(loops(tmp_path)) == 1
+        assert os.listdir(tmp_path) == ["disk"]  # nothing else to clean up
+        assert os.listdir(tmp_path / "disk") == []  # the mount is of that process only
+        process.send_signal(number)
+        process.wait(timeout=60)
+    wait_until(lambda: gone(tmp_path))
+
+
+@pytest.mark.parametrize("broken", ["user", "mkfs.ext4", "mount"])
+def test_without_a_disk_the_reason_and_the_remedy_are_named(broken, tmp_path, monkeypatch):
+    said = {
+        "user": "loop devices need root: sudo make demo",
+        "mkfs.ext4": "mkfs.ext4 is not installed: apt-get install e2fsprogs",
+        "mount": "mount: no free loop device (in a container: docker run --privileged)",
+    }
+    if broken == "mount":
+        devices.require("mkfs.ext4")
+        (tmp_path / "mount").write_text(MOUNT)
+        (tmp_path / "mount").chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        (tmp_path / "demo").mkdir()
+        with python(DISK, tmp_path / "demo", env={"PATH": path}) as process:
+            text, _ = process.communicate(timeout=60)
+        assert text.strip() == said[broken]
+        assert os.listdir(tmp_path / "demo") == []
+        return
+    monkeypatch.setattr(os, "geteuid", lambda: 1000 if broken == "user" else 0)
+    monkeypatch.setattr(shutil, "which", lambda tool, path: None)
+    with pytest.raises(disks.NoDiskError, match=re.escape(said[broken])), disks.mounted("x", 1):
+        pass
+
+
+def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
+    with python(DEMO, "--rounds", "1", cwd=tmp_path) as process:
+        text, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, text
+    steps, summary = text.split("\n\n")
+    assert len(text.splitlines()) <= 60
+    assert len(summary.splitlines()) <= 15
+    assert "40 JPEGs of " in summary
+    assert "bytes, labels and order are those of DALI." in summary
+    row = re.search(
+        r"^readers\.file +[\d,]+ +[\d.]+x +[\d,]+ +[\d.]+x +[\d,]+ +[\d.]+x$", text, re.M
+    )
+    assert row, text
+    assert ("readers.file, block" in summary) == (os.geteuid() == 0)
+    assert steps.count("verifying bytes, labels and order: ") == 2
+    assert steps.index("verifying") < steps.index("timing")
+    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    wait_until(lambda: gone(tmp_path / "demo"))
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
+def test_an_interrupted_demo_leaves_no_disk_and_no_server(number, tmp_path):
+    with python(DEMO, "--rounds", "1000", cwd=tmp_path) as process:
+        text = ""
+        while "timing" not in text:
+            text += (read := process.stdout.read(1))
+            assert read, text
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=600)  # also the server's end of the pipe
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    assert "Traceback" not in rest
+    assert {*os.listdir(tmp_path / "demo")} == {"demo.log", "pictures"}
+    wait_until(lambda: gone(tmp_path / "demo"))
+
+
+@pytest.fixture
+def demo_here(tmp_path, monkeypatch, bench):
+    """Runs the demo in this process, without root and thus without a disk of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dataset, "IMAGES", 40)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    # DALI keeps the endpoint of the first s3:// in a process, and other tests need theirs.
+    monkeypatch.setattr(demo, "OBJECT_LEGS", [leg for leg in demo.OBJECT_LEGS if leg.backend])
+    return lambda: bench("--rounds", 1, "--batchsize", 8, "demo")
+
+
+def test_a_reader_that_differs_from_dalis_fails_the_demo_and_is_not_timed(demo_here, monkeypatch):
+    (ours,) = (leg for leg in demo.LEGS if leg.name == "python-file")
+
+    def other_order(workload, exact):
+        return ours.build(replace(workload, settings=replace(workload.settings, seed=2)), exact)
+
+    legs = [replace(leg, build=other_order) if leg is ours else leg for leg in demo.LEGS]
+    monkeypatch.setattr(demo, "LEGS", legs)
+    monkeypatch.setattr(environment, "is_cold", lambda path: False)
+    done = demo_here()
+    assert done.status == 1
+    assert "bytes, labels and order differ: see below" in done.out
+    assert re.search(
+        rf"^FAILED: python-file, {HOT}: \d+ differences from fn.readers.f", done.out, re.M
+    )
+    assert (
+        "Left out: block, which reads a device: loop devices need root: sudo make demo" in done.out
+    )
+    assert re.search(r"^Left out: cold reads: \S+ keeps its pages", done.out, re.M)
+    assert done.kept[HOT]["legs"]["python-file"]["rounds"] == []
+    assert len(done.kept[HOT]["legs"]["dali"]["rounds"]) == 1
+    assert COLD not in done.kept
+
+
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(demo_here, tmp_path):
+    (tmp_path / "demo" / "demo.log").mkdir(parents=True)
+    done = [demo_here()]
+    (tmp_path / "demo" / "demo.log").rmdir()
+    with open(tmp_path / "demo" / "demo.log", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done += [demo_here()]
+    assert [each.status for each in done] == [2, 2]
+    assert done[0].err.startswith(
+        "benchmark: demo: IsADirectoryError: Is a directory: demo/demo.log; "
+    )
+    assert (
+        done[1].err == f"benchmark: another demo is running in {tmp_path}/demo: wait for its end\n"
+    )
+
+
+def test_without_root_the_pages_of_the_files_are_dropped(disk, data, monkeypatch):
+    shutil.copytree(data / "train", disk.mount / "copy", dirs_exist_ok=True)
+    workload = prepare(str(disk.mount / "copy"), Settings())
+    path = workload.catalog.path(0)
+    os.sync()
+    environment.fill_page_cache(workload)
+    assert not environment.is_cold(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    environment.make_cold(workload)
+    assert environment.is_cold(path)
+    assert not environment.is_cold(b"/proc/self/status")  # which cannot be dropped, as on tmpfs
+
+
+def test_the_server_of_the_demo_has_only_the_files_of_its_buckets(tmp_path):
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "bucket").mkdir()
+    bucket = Directory(os.fsencode(tmp_path / "bucket"))
+    for key in ("../secret", f"{tmp_path}/secret", "a/../../secret"):
+        with pytest.raises(FileNotFoundError):
+            bucket.get(os.fsencode(key))
