@@ -68,8 +68,7 @@ def run(options: argparse.Namespace) -> int:
             os.makedirs(DIRECTORY, exist_ok=True)
             return _Demo(stack, options, stack.enter_context(_locked_log())).run()
     except OSError as error:
-        where = os.path.abspath(DIRECTORY)
-        need = f"the demo writes up to 600 MB to {where}; that of another user can be removed"
+        need = f"the demo needs 600 MB and write permission in {os.path.abspath(DIRECTORY)}"
         raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
 
 
@@ -182,7 +181,7 @@ class _Demo:
         self._stack.callback(_set_environment, before)
         _set_environment(_S3 | {"AWS_ENDPOINT_URL": endpoint})  # DALI has no other way
         compare_objects(workload)
-        return Part("S3", legs, workload, results_of(legs, workload))
+        return Part(f"S3, {_LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload))
 
     @contextmanager
     def _server(self) -> Iterator[str]:

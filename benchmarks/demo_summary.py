@@ -79,7 +79,7 @@ def summary(
         f"Medians; rounds, in turns: {' or '.join(map(str, sorted(rounds)))}. "
         "x: ratio to the faster mode of DALI in a round."
     )
-    yield "direct and block read the disk even when hot. S3: a server here, 20 ms to first byte."
+    yield "direct and block read the disk even when hot. S3: a server here; ms to the first byte."
     rows = [part.rows for part in parts]
     yield f"{'images/s':24}" + "".join(f"{part.title:>18}" for part in parts)
     for name in dict.fromkeys([_THEIRS, *_ROWS.values()]):

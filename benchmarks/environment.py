@@ -85,12 +85,14 @@ def make_cold(workload: Workload) -> None:
 
 
 def is_cold(path: bytes) -> bool:
-    """Whether the first byte of a file is not in the page cache."""
+    """Whether the first byte of a file is not in the page cache; False if that is unknown."""
     with open(path, "rb", buffering=0) as file:
         try:
             os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
         except BlockingIOError:
             return True
+        except OSError:  # of tmpfs, which cannot drop its pages
+            return False
     return False
 
 

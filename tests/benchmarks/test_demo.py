@@ -148,6 +148,8 @@ def demo_here(tmp_path, monkeypatch, bench):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dataset, "IMAGES", 40)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    # DALI keeps the endpoint of the first s3:// in a process, and other tests need theirs.
+    monkeypatch.setattr(demo, "OBJECT_LEGS", [leg for leg in demo.OBJECT_LEGS if leg.backend])
     return lambda: bench("--rounds", 1, "--batchsize", 8, "demo")
 
 
@@ -201,6 +203,7 @@ def test_without_root_the_pages_of_the_files_are_dropped(disk, data, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     environment.make_cold(workload)
     assert environment.is_cold(path)
+    assert not environment.is_cold(b"/proc/self/status")  # which cannot be dropped, as on tmpfs
 
 
 def test_the_server_of_the_demo_has_only_the_files_of_its_buckets(tmp_path):
