@@ -54,7 +54,8 @@ class Histogram:
             found.counts += self.counts - earlier.counts
             found.total = self.total - earlier.total
             used = np.flatnonzero(found.counts)
-            found.most = min(upper_bound(int(used[-1])), self.most) if used.size else 0
+            bound = upper_bound(int(used[-1])) if used.size else 0
+            found.most = min(bound, self.most, found.total)
         return found
 
     @staticmethod

@@ -112,7 +112,8 @@ def test_every_batch_that_was_asked_for_has_waited_and_every_one_read_has_stages
         counted = ahead.ahead.statistics
         read = len(ahead.reader.read_batches)
     assert counted.times["waiting"].count == 6
-    assert counted.times["waiting"].total == counted.wait_seconds == 1  # the first batch only
+    # At most for the first batch: the others were ready.
+    assert counted.times["waiting"].total == counted.wait_seconds <= 1
     stages = {name: its.count for name, its in counted.times.items() if name != "waiting"}
     assert stages == {"opening": read, "reading": read, "decoding": read}
     assert counted.ready_counts == (1, 0, 5)
