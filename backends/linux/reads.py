@@ -95,6 +95,7 @@ class Reads:
             passed[:, 1:] = before - passed[:, :1]
             rest["base"] += passed
             rest["len"] -= passed
+        last_arrived()  # of earlier reads
         more = self._by(self._fds[indices], rest, self._starts[indices] + got, rw_flags)
         # The page cache answers in the order of submission; and a read of no bytes is for the end.
         if self._unit > 1 and (last := last_arrived()) is not None and more[last] > 0:

@@ -155,7 +155,7 @@ class RequestPool:
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
         if describe:
-            note(partial(_pending, call.pending, items, describe))
+            described = note(partial(_pending, call.pending, items, describe))
         try:
             self._asked += len(items)
             for position in send(call) if send else range(len(items)):
@@ -166,6 +166,8 @@ class RequestPool:
                 blame(partial(describe, items[call.last]))
         finally:
             call.pending.clear()  # the rest is not requested any more
+            if describe:
+                note(described)
             if self._curl:
                 self._curl.drop(call)
             self._calls.discard(call)

@@ -37,14 +37,16 @@ def enter(stage: str) -> None:
         activity.log.append((stage, monotonic_ns()))
 
 
-def note(describe: Describe) -> None:
-    """Have `describe()` say what this thread is working on: files, an extent, an object.
+def note(describe: Describe | None) -> Describe | None:
+    """Describe the work of this thread, such as files or objects; returns the description before.
 
     Called seldom, in any thread, and never after the batch has ended.
     """
     activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is not None:
-        activity.described_by = describe
+    if activity is None:
+        return None
+    before, activity.described_by = activity.described_by, describe
+    return before
 
 
 def blame(describe: Describe) -> None:
@@ -119,6 +121,7 @@ class Activity:
         self.slow: list[SlowBatch] = []
         self._times = times
         self._number = number
+        self._outer: Activity | None = None
 
     @property
     def current(self) -> tuple[str, int] | None:
@@ -135,11 +138,12 @@ class Activity:
     def adopt(self) -> None:
         """The calling thread is the one, from now on."""
         self.thread = threading.get_native_id()
+        self._outer = getattr(_mine, "activity", None)
         _mine.activity = self
 
     def release(self) -> None:
-        """The calling thread is it no more."""
-        _mine.activity = None
+        """End the activity of the calling thread; an activity around it goes on."""
+        _mine.activity, self._outer = self._outer, None
 
     def begin(self, batch: int) -> None:
         """Begin to work on a batch; what is left of one that was interrupted is forgotten."""

@@ -46,9 +46,12 @@ class Histogram:
         self.most = max(self.most, other.most)
 
     def since(self, earlier: Histogram | None) -> Histogram:
-        """What was counted since a copy was made; all of it, if it has begun anew meanwhile."""
+        """The counts since an earlier copy of this histogram; None: all of them.
+
+        `most` is then the bound of its bucket: at most an eighth too high.
+        """
         found = Histogram()
-        if earlier is None or (self.counts < earlier.counts).any():
+        if earlier is None:
             found.add(self)
         else:
             found.counts += self.counts - earlier.counts
@@ -87,6 +90,7 @@ class Times:
     """Histograms by name, one set for each thread; merged when somebody asks."""
 
     def __init__(self) -> None:
+        self.generation = object()  # another one after each `reset()`
         self._of: dict[int, dict[str, Histogram]] = {}
 
     def record(self, thread: int, name: str, value: int) -> None:
@@ -109,4 +113,4 @@ class Times:
 
     def reset(self) -> None:
         """Begin with empty histograms. A value that is recorded meanwhile may be lost."""
-        self._of = {}
+        self._of, self.generation = {}, object()

@@ -38,11 +38,12 @@ def make_log() -> Log:
     """A list of stages; one that makes NVTX ranges of them if a tool is attached."""
     try:
         import nvtx
-    except ImportError:
+
+        domain = nvtx.get_domain(_DOMAIN)
+        # Without a tool, the domain is a dummy, which has no attributes.
+        return [] if domain.get_event_attributes("reading") is None else _NvtxLog(domain)
+    except Exception:  # not installed, or of another interface: ranges are not worth an error
         return []
-    domain = nvtx.get_domain(_DOMAIN)
-    # Without a tool, the domain is a dummy, which has no attributes.
-    return [] if domain.get_event_attributes("reading") is None else _NvtxLog(domain)
 
 
 def show_name() -> None:
@@ -55,7 +56,8 @@ def show_name() -> None:
         return
     first, _, rest = threading.current_thread().name.partition(":")
     name, colon, number = rest.rpartition(":")
-    begin, end = f"{first.removesuffix('_storage')}:{name}".encode(), f"{colon}{number}".encode()
+    begin = f"{first.removesuffix('_storage')}:{name}".encode("utf-8", "replace")
+    end = f"{colon}{number}".encode("utf-8", "replace")
     path = f"/proc/self/task/{threading.get_native_id()}/comm"
     with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
         file.write((begin[: _COMM - len(end)] + end)[:_COMM])

@@ -1,6 +1,5 @@
 """A collector for `prometheus_client`: the open readers of this process."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -48,12 +47,24 @@ class ReaderCollector:
         self._core = core
         self._readers = readers
 
-    def describe(self) -> tuple[()]:
-        """Nothing: names do not depend on what there is, and no reader need be asked."""
-        return ()
+    def describe(self) -> list[Any]:
+        """The metric families without samples, so that a second registration is refused."""
+        counters, gauges, stages = self._families()
+        return [*counters.values(), *gauges.values(), stages]
 
-    def collect(self) -> Iterator[Any]:
-        """The metric families, as `prometheus_client` asks for them."""
+    def collect(self) -> list[Any]:
+        """The metric families, requested by `prometheus_client`."""
+        counters, gauges, stages = self._families()
+        for reader, tally in self._readers.items():
+            its = tally.statistics
+            for name, family in (counters | gauges).items():
+                family.add_metric([reader], getattr(its, name))
+            for stage, histogram in sorted(tally.histograms().items()):
+                buckets = _buckets(histogram)
+                stages.add_metric([reader, stage], buckets, histogram.total / 1e9)
+        return [*counters.values(), *gauges.values(), stages]
+
+    def _families(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
         counters = {
             name: self._core.CounterMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
             for name, text in _COUNTERS.items()
@@ -65,14 +76,7 @@ class ReaderCollector:
         text = "Seconds that a stage of a batch took, or a request for an object"
         labels = ["reader", "stage"]
         stages = self._core.HistogramMetricFamily("dali_storage_stage_seconds", text, labels=labels)
-        for reader, tally in self._readers.items():
-            its = tally.statistics
-            for name, family in (counters | gauges).items():
-                family.add_metric([reader], getattr(its, name))
-            for stage, histogram in sorted(tally.histograms().items()):
-                buckets = _buckets(histogram)
-                stages.add_metric([reader, stage], buckets, histogram.total / 1e9)
-        yield from [*counters.values(), *gauges.values(), stages]
+        return counters, gauges, stages
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

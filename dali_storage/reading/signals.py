@@ -74,12 +74,9 @@ class _Handler:
 
 def _write(text: bytes) -> None:
     """Write without `sys.stderr`, which the main thread may be using."""
-    rest = memoryview(text)
-    while rest:
-        try:
-            rest = rest[os.write(_STDERR, rest) :]
-        except BlockingIOError:
-            ready = select.poll()
-            ready.register(_STDERR, select.POLLOUT)
-            if not ready.poll(_PATIENCE):
-                return
+    rest, ready = memoryview(text), select.poll()
+    ready.register(_STDERR, select.POLLOUT)
+    # A pipe that is ready takes as many bytes without blocking.
+    while rest and ready.poll(_PATIENCE):
+        with contextlib.suppress(BlockingIOError):
+            rest = rest[os.write(_STDERR, rest[: select.PIPE_BUF]) :]

@@ -364,5 +364,9 @@ class BatchStream:
 def _close_in(process: int, close: Callable[[], None], watched: stalls.Watched) -> None:
     """Skip a fork: it shares its files with the parent and has none of the threads."""
     if os.getpid() == process:
-        close()  # which may hang, too
+        try:
+            close()  # which may hang, too
+        except Exception:
+            stalls.WATCHDOG.forget(watched)
+            raise
         stalls.WATCHDOG.forget(watched)

@@ -7,6 +7,7 @@ them is closed, because Python warns of a fork of a process with threads.
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,8 @@ from .statistics import ReaderStatistics, Tally
 
 _LOGGER = logging.getLogger("dali_storage")
 _TIMES = (1, 2, 4, 8)  # of stall_after, at which there is a warning
-_LATE = 5.0  # seconds: nobody is that busy, so the process was stopped, or the machine asleep
-_SHORTEST, _LONGEST = 0.001, 3600.0  # seconds between two looks
+_LATE = 5.0  # seconds: no machine is that busy, so the process was stopped
+_SHORTEST, _LONGEST = 0.001, 1.0  # seconds between two looks; a stop of the process is seen then
 
 
 @dataclass(slots=True, eq=False)
@@ -34,14 +35,17 @@ class Watched:
         stall_after: the argument of the readers.
         activities: of the threads of the reader.
         tally: counts delivered batches; None before the lanes begin.
-        crossed: how many of `_TIMES` the longest stage had passed at the last look.
+        crossed: for each thread, when its stage began, and how many of `_TIMES` it had lasted at
+            the last look.
+        warned: when the last warning was, by the watchdog's clock; None before.
     """
 
     name: str
     stall_after: float | None
     activities: Sequence[Activity] = ()
     tally: Tally | None = None
-    crossed: int = field(default=0, init=False)
+    crossed: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    warned: int | None = field(default=None, init=False)
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
@@ -52,6 +56,7 @@ class Watched:
         try:
             yield
         finally:
+            activity.leave()
             activity.release()
             self.activities = ()
 
@@ -102,12 +107,12 @@ class Watchdog:
         numbered = (f"{name} ({number})" for number in range(2, len(names) + 3))
         watched = Watched(next(it for it in (name, *numbered) if it not in names), stall_after)
         self._watched[id(watched)] = watched
-        if stall_after is not None:
-            with self._lock:
-                if self._thread is None or not self._thread.is_alive():
-                    self._start()
-                elif self._planned and self._clock() + round(1e9 * stall_after) < self._planned:
-                    self._bell.put(None)
+        try:
+            if stall_after is not None:
+                self._wake(stall_after)
+        except BaseException:  # a Ctrl-C: nobody would forget it
+            self.forget(watched)
+            raise
         return watched
 
     def forget(self, watched: Watched) -> None:
@@ -131,8 +136,8 @@ class Watchdog:
                         self._warn(f"{each.name} cannot be watched: {error!r}")
         if not delays:
             return None
-        delay = min(max(_SHORTEST, min(delays)), _LONGEST)
-        self._planned = now + round(1e9 * delay)
+        delay = max(_SHORTEST, min(delays))
+        self._planned = now + round(1e9 * min(delay, _LONGEST))
         return delay
 
     def report(self) -> str:
@@ -147,18 +152,33 @@ class Watchdog:
 
     def _look_at(self, watched: Watched, stall_after: float, now: int) -> float:
         """Returns the seconds until the next stage has lasted too long, if all stages go on."""
-        stages = [current for each in watched.activities if (current := each.current)]
-        ages = [(now - max(began, self._resumed)) / 1e9 for _, began in stages]
-        age = max(ages, default=0.0)
-        crossed = sum(age >= times * stall_after for times in _TIMES)
-        before, watched.crossed = watched.crossed, crossed
-        if crossed > before:
-            limit = f"(stall_after={stall_after:g})"
-            head = f"{watched.name}: in one stage for {age:.1f} s {limit}"
-            lines = [head, *watched.lines(now)]
+        stages = {each.name: current[1] for each in watched.activities if (current := each.current)}
+        ages = [(now - max(began, self._resumed)) / 1e9 for began in stages.values()]
+        before, watched.crossed = watched.crossed, {}
+        rising = list[float]()
+        for (name, began), age in zip(stages.items(), ages, strict=True):
+            crossed = sum(age >= times * stall_after for times in _TIMES)
+            watched.crossed[name] = began, crossed
+            if crossed > sum(
+                level for start, level in [before.get(name, (0, 0))] if start == began
+            ):
+                rising.append(age)
+        # Threads that stand still for one reason share a warning.
+        since = now if watched.warned is None else now - watched.warned
+        if rising and (watched.warned is None or since >= 0.5e9 * stall_after):
+            watched.warned = now
+            head = f"in one stage for {max(rising):.1f} s (stall_after={stall_after:g})"
+            lines = [f"{watched.name}: {head}", *watched.lines(now)]
             self._warn("\n".join(map(_printable, lines)))
         limits = [(times * stall_after, age) for times in _TIMES for age in ages]
         return min((limit - age for limit, age in limits if limit > age), default=stall_after)
+
+    def _wake(self, stall_after: float) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
+            elif self._planned and self._clock() + round(1e9 * stall_after) < self._planned:
+                self._bell.put(None)
 
     def _is_idle(self) -> bool:
         return all(each.stall_after is None for each in list(self._watched.values()))
@@ -166,10 +186,11 @@ class Watchdog:
     def _start(self) -> None:
         # A daemon: nothing waits for it at the end of the program.
         name = "dali_storage:watchdog"
-        thread = threading.Thread(target=self._run, name=name, daemon=True)
-        with contextlib.suppress(RuntimeError):  # there are too many
-            thread.start()
-            self._thread = thread
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # there are too many
+            self._thread = None
 
     def _run(self) -> None:
         be_lane()
@@ -181,7 +202,7 @@ class Watchdog:
                         self._thread = self._planned = None
                         return
             with contextlib.suppress(Empty):
-                self._bell.get(timeout=delay or _SHORTEST)
+                self._bell.get(timeout=min(delay or _SHORTEST, _LONGEST))
             while not self._bell.empty():
                 self._bell.get()
 
@@ -191,7 +212,8 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
     about, thread = activity.describe(), activity.thread
     parts = [f"{stage} for {seconds:.1f} s, since {since}"]
-    parts += [] if activity.batch is None else [f"batch {activity.batch}"]
+    number = activity.batch
+    parts += [] if number is None or number < 0 else [f"batch {number}"]
     parts += [about] if about else []
     if thread is None or thread == threading.get_native_id():
         return ", ".join(parts)
@@ -200,7 +222,8 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     call = f"{seen.call} of {os.fsdecode(path)}" if path else seen.call
     kernel = f"thread {thread} {seen.state}, call {call}, wait channel {seen.wait_channel}"
     # Of several files, the first one is described: they are on one mount in most cases.
-    mount = mount_of(path if path.startswith(b"/") else os.fsencode(about))
+    name = re.sub(r"( and \d+ more)?(, [^,/]+)?$", "", about)
+    mount = mount_of(path if path.startswith(b"/") else os.fsencode(name))
     return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
 
 

@@ -162,16 +162,43 @@ def test_a_second_stall_is_warned_of_too(looking):
         assert len(warnings) == number
 
 
+def test_a_thread_that_hangs_later_than_another_is_warned_of_too(looking):
+    watchdog, clock, warnings = looking
+    _, (first, second) = watched(watchdog, threads=2)
+    first.log.append(("reading", clock.now))
+    found = []
+    for second_ in range(0, 400, 2):
+        if second_ == 200:
+            second.log.append(("reading", clock.now))
+        watchdog.look()
+        found += [second_] * len(warnings)
+        warnings.clear()
+        clock.turn(2)
+    assert found == [10, 20, 40, 80, 210, 220, 240, 280]
+
+
+@pytest.mark.parametrize("text", ["/data", "/data and 3 more", "/data and 3 more, python-file"])
+def test_the_mount_of_a_root_is_found(looking, monkeypatch, text):
+    monkeypatch.setattr(stalls, "mount_of", lambda path: path.decode())
+    watchdog, clock, _ = looking
+    _, (activity,) = watched(watchdog)
+    activity.log.append(("reading", clock.now))
+    activity.described_by = lambda: text
+    activity.thread = 1  # not of this process
+    assert watchdog.report().endswith("; /data\n")
+
+
 def test_a_process_that_was_stopped_is_looked_at_again_before_a_warning(looking):
     watchdog, clock, warnings = looking
     _, (activity,) = watched(watchdog)
     activity.log.append(("reading", clock.now))
     assert watchdog.look() == 10
-    clock.turn(3600)
+    clock.turn(10)  # as long as the stage may take
     assert watchdog.look() == 10
     assert not warnings
-    clock.turn(10)
-    watchdog.look()
+    for _ in range(2):
+        clock.turn(5)
+        watchdog.look()
     assert len(warnings) == 1
 
 

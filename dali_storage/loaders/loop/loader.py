@@ -82,7 +82,8 @@ class Loader:
         self._classes = classes
         self._describe = describe
         self._progress = Progress()
-        self._begun: dict[str, Histogram] = {}  # of the stages, when the epoch began
+        # The times of the stages when the epoch began, and their generation.
+        self._begun: tuple[object, dict[str, Histogram]] = None, {}
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         self._supply.shard()  # refuses another shard
@@ -232,7 +233,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         if not self._begun:
             start = progress.start
             length = loader._supply.batches(*start).epochs.batches(start[0])
-            loader._begun = loader._supply.histograms()
+            loader._begun = loader._supply.generation, loader._supply.histograms()
             progress.begin(length, asked, self._turn)
             self._begun = True
         if not self._complete:

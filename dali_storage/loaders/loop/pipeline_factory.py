@@ -101,14 +101,21 @@ class PipelineFactory:
         return shard
 
     def histograms(self) -> dict[str, Histogram]:
-        """How long each stage of the reader has taken; empty if it has not begun to read."""
+        """The durations of each stage of the reader; empty before the first read."""
         tally = self._batches.tally if self._batches else self._tally
         return {} if tally is None else tally.histograms()
 
-    def times(self, before: Mapping[str, Histogram]) -> dict[str, StageTimes]:
-        """How long they have taken since they were as `before`."""
+    @property
+    def generation(self) -> object:
+        """Differs after a reset of the reader's counters, and for another reader."""
+        tally = self._batches.tally if self._batches else self._tally
+        return None if tally is None else tally.activities.times.generation
+
+    def times(self, before: tuple[object, Mapping[str, Histogram]]) -> dict[str, StageTimes]:
+        """The durations since a `generation` and its `histograms()`; all, if they were reset."""
+        earlier = before[1] if before[0] is self.generation else {}
         now = self.histograms().items()
-        found = {name: StageTimes.of(it.since(before.get(name))) for name, it in sorted(now)}
+        found = {name: StageTimes.of(it.since(earlier.get(name))) for name, it in sorted(now)}
         return {name: times for name, times in found.items() if times.count}
 
     def close(self) -> None:
