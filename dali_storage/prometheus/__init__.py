@@ -25,15 +25,15 @@ _GAUGES = {
 
 
 class ReaderCollector:
-    """The statistics of all open readers, each time somebody asks for them.
+    """The statistics of all open readers, computed on each scrape.
 
     `prometheus_client.REGISTRY.register(ReaderCollector())`. The label `reader` is the reader's
     name, with a number if several have the same. Stages are histograms, with a bucket for each
-    factor of 2, so that servers can add them up over ranks; counts and sums are exact.
+    factor of 2, so servers can add them up over ranks; counts and sums are exact.
     """
 
     def __init__(self, readers: OpenReaders = OPEN) -> None:
-        """`readers`: by default those of this process.
+        """Collect from `readers`, by default the open readers of this process.
 
         Raises:
             BackendUnavailable: there is no prometheus_client.
@@ -49,11 +49,11 @@ class ReaderCollector:
         self._readers = readers
 
     def describe(self) -> tuple[()]:
-        """Nothing: names do not depend on what there is, and no reader need be asked."""
+        """Describe nothing: the names are fixed, and no reader need be asked."""
         return ()
 
     def collect(self) -> Iterator[Any]:
-        """The metric families, as `prometheus_client` asks for them."""
+        """Yield the metric families for `prometheus_client`."""
         counters = {
             name: self._core.CounterMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
             for name, text in _COUNTERS.items()
@@ -76,7 +76,7 @@ class ReaderCollector:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Upper bounds in seconds, as text, each with how many took as long or less."""
+    """Pair each upper bound, in seconds as text, with the count of values up to the bound."""
     reached = np.cumsum(histogram.counts)
     bounds = [(str(2**shift / 1e9), float(reached[histogram.below(shift)])) for shift in _SHIFTS]
     return [*bounds, ("+Inf", float(reached[-1]))]
