@@ -466,7 +466,7 @@ def test_a_reader_without_weights_has_none_to_set():
         lambda it: readers.set_weights(it, "R", {"a": 1}),
         lambda it: readers.progress(it, "R"),
     ):
-        with pytest.raises(ValueError, match=r"R.*: it has no weights of sources or labels"):
+        with pytest.raises(ValueError, match=r"R'\) has no weights of sources or labels"):
             call(labelled())
 
 

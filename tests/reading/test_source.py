@@ -170,7 +170,7 @@ def test_a_closed_source_reads_no_more(opener, batches):
         source.close()
         assert opener.closed == 1
         assert lanes() <= before
-        with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
+        with pytest.raises(RuntimeError, match=r"'R'\) is closed; build a new pipeline"):
             source.start(**SETTINGS) if batches is None else source.batch()
     assert source.meta["epoch_size"] == 10
     assert source.statistics.batches == (batches or 0)
