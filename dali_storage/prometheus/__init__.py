@@ -13,13 +13,13 @@ __all__ = ["ReaderCollector"]
 
 _SHIFTS = range(10, 38)  # buckets that end at 2^10 ns (1 µs) to 2^37 ns (137 s)
 _COUNTERS = {
-    "batches": "Batches that DALI took",
-    "bytes": "Bytes of their samples",
+    "batches": "Batches delivered to DALI",
+    "bytes": "Bytes of samples delivered to DALI",
     "wait_seconds": "Seconds that DALI waited for batches",
 }
 _GAUGES = {
     "depth": "Batches read ahead",
-    "ready": "How many of these were ready when DALI asked, on average",
+    "ready": "Batches read ahead and ready when DALI asked, on average",
     "replaced": "Bad samples found",
 }
 

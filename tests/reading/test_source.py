@@ -148,7 +148,7 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener):
 )
 def test_the_samples_of_any_batch_are_known(opener, order):
     source = opener.make(**order)
-    with pytest.raises(RuntimeError, match=r"'R'.*batches are known when"):
+    with pytest.raises(RuntimeError, match=r"'R'.*batches are unknown until"):
         source.samples(0)
     source.start(**SETTINGS)
     batches = take(source, 12)
