@@ -63,16 +63,16 @@ __all__ = [
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:
-    """What a reader has delivered, and how long its pipeline waited for the storage.
+    """Return a reader's deliveries, and the time its pipeline waited for the storage.
 
     Args:
-        pipeline: a `Pipeline` of DALI; it is built if it has not been.
+        pipeline: a `Pipeline` of DALI, built if necessary.
         name: the name of a reader of `dali_storage.readers` in it.
 
     Returns:
-        Batches, bytes, seconds of waiting, how full the queue of batches read ahead was, the
-        percentiles of each stage and the slowest batches, since the pipeline began to read or
-        since `reset()` of the result; all zeros before. DALI asks for batches ahead of the user.
+        Batches, bytes, seconds of waiting, the average fill of the queue of batches read ahead, the
+        percentiles of each stage and the slowest batches, since the pipeline began to read or since
+        `reset()` of the result; all zeros before. DALI asks for batches ahead of the user.
 
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
@@ -83,30 +83,30 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
 
 
 def metrics() -> dict[str, float]:
-    """The figures of all readers of this process that are open: for TensorBoard, W&B and MLflow.
+    """Return the figures of all open readers of this process, for TensorBoard, W&B and MLflow.
 
     Returns:
         Numbers by names such as "dali_storage/Reader/waiting_p99_seconds". Readers of the same name
-        have a number behind it, as in "Reader-2".
+        are numbered, as in "Reader-2".
     """
     return _metrics()
 
 
 def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[None]":
-    """Have code that cannot be edited use our readers: in a `with` block, or in what it decorates.
+    """Use our readers in code you cannot edit, as a context manager or a decorator.
 
-    Replaced are those of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
-    process, until the block ends; blocks may be nested or overlap. It goes outside of
-    `@pipeline_def`. Names that were imported before (`from
-    nvidia.dali.fn.readers import file`), the deprecated `fn.file_reader` and the like, and the
-    readers of dynamic mode stay DALI's.
+    Replaces the readers of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
+    process, until the block ends; blocks may be nested or overlap. As a decorator, `patch()`
+    goes above `@pipeline_def`. Not replaced: names imported before (`from nvidia.dali.fn.readers
+    import file`), the deprecated `fn.file_reader` and the like, and the readers of dynamic mode.
 
     Args:
-        arguments: of all readers, such as `backend`: defaults for the calls in the block, which
-            may give others. `backend_options` are those of `backend`, by default python-file.
+        arguments: arguments of all readers, such as `backend`, as defaults for the calls in the
+            block, which may override them. `backend_options` are the options of `backend`, by
+            default python-file.
 
     Raises:
-        TypeError: an argument is not one of all readers. A wrong value is refused by the readers.
+        TypeError: not an argument of all readers. The readers refuse wrong values.
     """
     from .ops import swapped  # the package can be imported without DALI
     from .readers.arguments import DaliArguments, refuse_unknown

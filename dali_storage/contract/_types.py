@@ -1,4 +1,4 @@
-"""Array and path types that several modules share."""
+"""Array and path types for several modules."""
 
 import os
 from typing import Any, Protocol, TypeAlias
@@ -14,14 +14,14 @@ HostBuffer: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Buffer(Protocol):
-    """One-dimensional memory that batches are read into: of the host (`HostBuffer`) or of a GPU.
+    """One-dimensional memory for batches: of the host (`HostBuffer`) or of a GPU.
 
-    A slice keeps what it is a slice of alive.
+    A slice keeps its buffer alive.
     """
 
     @property
     def nbytes(self) -> int:
-        """Its length."""
+        """The length in bytes."""
 
     def __getitem__(self, part: slice, /) -> Any: ...
 
@@ -29,11 +29,11 @@ class Buffer(Protocol):
         """Fill a part with one byte (an int), or copy as many bytes of host memory to it."""
 
     def tobytes(self) -> bytes:
-        """A copy in host memory."""
+        """Copy to host memory."""
 
 
 def address_of(buffer: Buffer) -> int:
-    """The address of a buffer's first byte."""
+    """Return the address of a buffer's first byte."""
     found: Any = buffer
     interface = getattr(found, "__cuda_array_interface__", None) or found.__array_interface__
     return int(interface["data"][0])

@@ -26,29 +26,30 @@ from .ranges import Ranges
 class Catalog:
     """The samples in their order, in columns: 12 bytes per sample, and the names of the files.
 
-    A sample is what a backend reads at a time: a whole file or, in a catalog with `ranges`, a range
-    of one. DALI gets *delivered samples*. Usually the two are the same, but in some containers a
+    A sample is the unit of a backend's reads: a whole file or, in a catalog with `ranges`, a range
+    of a file. DALI gets *delivered samples*. Usually the two are the same, but in some containers a
     delivered sample has several *pieces*, such as an image and a label. Delivered sample i consists
     of the samples i * pieces to (i + 1) * pieces - 1 of the catalog.
 
     Attributes:
-        root: the directory or the URL that names are relative to; empty for the current directory,
-            or if the names are URLs.
-        names: the names of all files, one after another, without separators; none is empty. Bytes,
-            or memory that an index is mapped to.
+        root: the directory or URL to which names are relative; empty for the current directory, or
+            if the names are URLs.
+        names: the names of all files, one after another, without separators; no name is empty.
+            Bytes, or the memory of a mapped index.
         offsets: int64[files + 1], bytes: the name of file i is `names[offsets[i]:offsets[i + 1]]`.
-        labels: int32[n], one for each delivered sample; empty if these have none.
-        ranges: where the samples are in the files; None if each is a whole file.
-        pieces: how many samples of the catalog make up a delivered one.
-        containers: int64[k], how many delivered samples each container has; None if there are none.
-        sizes: int64[files], bytes, as listed; None for files, whose sizes their backend looks up.
-        versions: bytes[files], what identifies the listed content of each; None as `sizes`.
-        states: int64[files, 4], what files were before somebody looked into them for the ranges,
-            see `state_of()`; zeros for other files. None: nobody did. A file that is another one
-            when it is read is refused.
-        guards: bytes that files must have while samples of them are read, and where: for formats
-            whose writers may leave the time of modification as it was. By the number of the file;
-            of objects they are not compared. None: there are none.
+        labels: int32[n], one for each delivered sample; empty if there are no labels.
+        ranges: the place of each sample in the files; None if each sample is a whole file.
+        pieces: the number of catalog samples in a delivered sample.
+        containers: int64[k], the number of delivered samples in each container; None if there are
+            no containers.
+        sizes: int64[files], bytes, as listed; None for files, whose sizes the backend looks up.
+        versions: bytes[files], the version of each file's listed content; None as for `sizes`.
+        states: int64[files, 4], the state of each file before its ranges were looked up, see
+            `state_of()`; zeros for other files. None: no states. A file with another state when
+            read is refused.
+        guards: bytes required in files while their samples are read, with their positions: for
+            formats whose writers may preserve the modification time. Keyed by the number of the
+            file; not compared for objects. None: no guards.
     """
 
     root: bytes
@@ -69,7 +70,7 @@ class Catalog:
     def from_names(
         cls, names: Sequence[bytes], labels: Iterable[int], root: bytes = b""
     ) -> Catalog:
-        """A catalog of n names, none of them empty, and their n labels. Nothing is checked."""
+        """Make a catalog of n non-empty names and their n labels. Nothing is checked."""
         builder = CatalogBuilder()
         builder.extend(names, labels)
         return builder.build(root)
@@ -79,46 +80,46 @@ class Catalog:
 
     @property
     def file_count(self) -> int:
-        """How many files there are; without ranges, as many as samples."""
+        """The number of files; without ranges, also the number of samples."""
         return len(self.offsets) - 1
 
     @property
     def delivered(self) -> int:
-        """How many samples are delivered to DALI in an epoch."""
+        """The number of samples delivered to DALI in an epoch."""
         return len(self) // self.pieces
 
     def pieces_of(self, delivered: IntArray) -> IntArray:
-        """int64[n * pieces], the samples that make up n delivered ones, in their order."""
+        """Return the samples of n delivered samples: int64[n * pieces], in their order."""
         if self.pieces == 1:
             return delivered
         return (delivered[:, None] * self.pieces + np.arange(self.pieces)).ravel()
 
     def files(self, samples: IntArray) -> IntArray:
-        """int64[n], the file of each of `samples`."""
+        """Return the file of each of `samples`: int64[n]."""
         return samples if self.ranges is None else self.ranges.files_of(samples)
 
     def starts(self, samples: IntArray) -> IntArray:
-        """int64[n], bytes into its file where each of `samples` starts."""
+        """Return the start of each of `samples` in its file: int64[n], bytes."""
         return np.zeros_like(samples) if self.ranges is None else self.ranges.starts[samples]
 
     def name(self, sample: int) -> bytes:
-        """The name of a sample's file as it was found or given: DALI's source_info."""
+        """Return the name of a sample's file as found or given: DALI's source_info."""
         return self.file_name(self._file(sample))
 
     def path(self, sample: int) -> bytes:
-        """The path of a sample's file, see `join_path()`."""
+        """Return the path of a sample's file, see `join_path()`."""
         return self.file_path(self._file(sample))
 
     def file_name(self, file: int) -> bytes:
-        """The name of a file."""
+        """Return the name of a file."""
         return bytes(self.names[self.offsets[:-1][file] : self.offsets[1:][file]])
 
     def file_path(self, file: int) -> bytes:
-        """The path of a file."""
+        """Return the path of a file."""
         return join_path(self.root, self.file_name(file))
 
     def where(self, sample: int) -> str:
-        """What an error says of a sample in addition to the path of its file; "" if it is a file.
+        """Describe the range of a sample for an error about its file; "" for a whole file.
 
         For example "sample 17: 97,500 bytes at 512", with the number of the delivered sample.
         """
@@ -128,7 +129,7 @@ class Catalog:
         return f"sample {sample // self.pieces}: {size:,} bytes at {start:,}"
 
     def checksum(self) -> int:
-        """A CRC-32 of the names, the labels, the guards, and where samples are in the files."""
+        """Return a CRC-32 of names, labels, guards, and the place of samples in the files."""
         if self._checksum is not None:
             return self._checksum
         labels = np.ascontiguousarray(self.labels).data
@@ -142,24 +143,24 @@ class Catalog:
         return checksum
 
     def altered(self, files: Iterable[int]) -> list[int]:
-        """Those of `files` that lack one of their guards; errors name the path of the file.
+        """Return the `files` that lack one of their guards; errors name the path of the file.
 
-        They are read through the page cache, in which all writers of a file meet.
+        Guards are read through the page cache, which all writers of a file share.
         """
         guards = self.guards or {}
         return [it for it in files if it in guards and not _has(self.file_path(it), guards[it])]
 
     def knowing(self, checksum: int) -> Catalog:
-        """This catalog, which is new, and need not compute its checksum any more."""
+        """Store the checksum in this new catalog, to save computing it; return the catalog."""
         object.__setattr__(self, "_checksum", checksum)
         return self
 
     def paths(self, samples: IntArray) -> list[bytes]:
-        """The paths of the files of `samples` (int64[n]), in their order."""
+        """Return the paths of the files of `samples` (int64[n]), in their order."""
         return self.file_paths(self.files(samples))
 
     def file_paths(self, files: IntArray) -> list[bytes]:
-        """The paths of `files` (int64[n], indices), in their order."""
+        """Return the paths of `files` (int64[n], indices), in their order."""
         # Called for every batch, so there is little work per file.
         starts, stops = self.offsets[:-1][files], self.offsets[1:][files]
         names, prefix = self.names, _prefix(self.root)
@@ -169,7 +170,7 @@ class Catalog:
         return [prefix + names[start:stop] for start, stop in ranges]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Memory that is mapped is copied: it cannot be pickled."""
+        """Copy mapped memory, which cannot be pickled."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         return partial(type(self), **values | {"names": bytes(self.names)}), ()
 
@@ -195,14 +196,14 @@ class CatalogBuilder:
         self._labels.append(label)
 
     def extend(self, names: Sequence[bytes], labels: Iterable[int], prefix: bytes = b"") -> None:
-        """Add n samples, whose names are `prefix` and one of `names`."""
+        """Add n samples, each named `prefix` plus one of `names`."""
         for start in range(0, len(names), 4096):  # in parts: join() needs 80 bytes for each piece
             self._names += prefix.join([b"", *names[start : start + 4096]])
         self._sizes.extend(map(len(prefix).__add__, map(len, names)))
         self._labels.extend(labels)
 
     def build(self, root: bytes) -> Catalog:
-        """The catalog of the samples added so far."""
+        """Build the catalog of the samples added so far."""
         offsets = np.zeros(len(self._sizes) + 1, np.int64)
         np.cumsum(self._sizes, out=offsets[1:])
         # astype() keeps the low 32 bits, as DALI does when it converts a long to an int.
@@ -211,16 +212,16 @@ class CatalogBuilder:
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """What tells a file from what it was: inode, size in bytes, time of modification in s and ns.
+    """Return a file's state: inode, size in bytes, modification time in s and in ns.
 
-    Each is an int64, as the words of struct statx are: large inodes are negative.
+    Each value is an int64, like the words of struct statx: large inodes are negative.
     """
     inode = status.st_ino - (status.st_ino >> 63 << 64)
     return [inode, status.st_size, *divmod(status.st_mtime_ns, 10**9)]
 
 
 def open_regular(path: bytes) -> io.FileIO:
-    """A file, without a buffer; an OSError if it is no regular one: a pipe may wait for ever."""
+    """Open a file unbuffered; OSError if the file is not regular: a pipe may block for ever."""
     with named(path):
         file = io.FileIO(path, opener=lambda it, flags: os.open(it, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -235,23 +236,23 @@ def _has(path: bytes, guards: Sequence[tuple[int, bytes]]) -> bool:
 
 
 class Tree(Protocol):
-    """A directory of class directories that anything can list; see `from_tree()`."""
+    """A directory of class directories, listed by any storage; see `from_tree()`."""
 
     @property
     def root(self) -> bytes:
         """The path of the directory."""
 
     def directories(self) -> list[bytes]:
-        """The names of the directories in the root, and of links to such, in any order."""
+        """Return the names of the root's directories, and of links to directories, in any order."""
 
     def files(self, directory: bytes) -> list[bytes]:
-        """The names of the files and links in one of `directories()`, in any order."""
+        """Return the names of the files and links in one of `directories()`, in any order."""
 
 
 def join_path(root: bytes, name: bytes) -> bytes:
-    """The path of a name in the directory `root`, as in DALI: an absolute name is its own path.
+    """Join a name to the directory `root`, as in DALI: an absolute name is its own path.
 
-    Below a URL, an absolute name is the key of an object of the bucket (of `az`, the container).
+    Below a URL, an absolute name is the key of an object of the bucket (in `az`, of the container).
     """
     return _join(_prefix(root), name)
 

@@ -1,8 +1,8 @@
 """Memory and streams of NVIDIA GPUs, and page-locked host memory.
 
-CuPy is imported when one of these is first used. Only the primary context of a GPU is used, which
-CuPy, DALI and PyTorch share. Every call is made with that GPU current: with another one current, it
-could create a context there, which takes some of its memory.
+CuPy is imported on first use. Only the primary context of a GPU is used, shared with CuPy, DALI and
+PyTorch. Every call is made with its GPU current: with another current GPU, a call could create a
+context there, which costs GPU memory.
 
 Sources: the CUDA Runtime API, "Memory Management", "Stream Management" and "Event Management"; the
 CUDA Array Interface, version 3.
@@ -31,10 +31,10 @@ _UNIT = 2 << 20  # bytes; GPU memory is exported to other devices in units of th
 
 
 def require(gpu: int = 0) -> Any:
-    """The module `cupy`, if it is installed and GPU number `gpu` can be used.
+    """Return the module `cupy`; require that GPU number `gpu` can be used.
 
     Raises:
-        BackendUnavailable: CuPy, the driver or the GPU is missing; says what to install.
+        BackendUnavailable: CuPy, the driver or the GPU is missing; names the remedy.
     """
     try:
         import cupy
@@ -57,7 +57,7 @@ def require(gpu: int = 0) -> Any:
 class DeviceBuffer:
     """One-dimensional memory of a GPU; a `Buffer`.
 
-    DALI and CuPy take it, and slices of it, by the CUDA Array Interface. Copies and fills are
+    DALI and CuPy accept the buffer and its slices by the CUDA Array Interface. Copies and fills are
     complete when the call returns.
 
     Attributes:
@@ -69,7 +69,7 @@ class DeviceBuffer:
     __slots__ = ("__weakref__", "_owner", "address", "gpu", "nbytes")
 
     def __init__(self, address: int, nbytes: int, gpu: int, owner: object) -> None:
-        """Memory that stays allocated as long as `owner` lives."""
+        """Wrap memory, which stays allocated as long as `owner` lives."""
         self.address = address
         self.nbytes = nbytes
         self.gpu = gpu
@@ -100,7 +100,7 @@ class DeviceBuffer:
         to._copy(to.address, address_of(host), "memcpyHostToDevice")
 
     def tobytes(self) -> bytes:
-        """A copy in host memory."""
+        """Copy to host memory."""
         host = np.empty(self.nbytes, np.uint8)
         self._copy(address_of(host), self.address, "memcpyDeviceToHost")
         return host.tobytes()
@@ -110,7 +110,7 @@ class DeviceBuffer:
         self._queue("memcpyAsync", to, source, self.nbytes, getattr(runtime, kind))
 
     def _queue(self, function: str, *arguments: int) -> None:
-        """Have the runtime's `function` work on these bytes; wait until it is done."""
+        """Run the runtime's `function` on these bytes; wait until it is done."""
         if not self.nbytes:
             return
         cupy = require(self.gpu)
@@ -123,18 +123,18 @@ class DeviceBuffer:
 
 @functools.cache
 def _copies(cupy: Any, gpu: int) -> Any:
-    """The stream of our copies. It does not wait for the kernels of the default stream.
+    """Return the stream of our copies, which does not wait for kernels of the default stream.
 
-    cudaMemcpy is no alternative: it may return before the GPU has the bytes.
+    cudaMemcpy is not an alternative: it may return before the GPU has the bytes.
     """
     with cupy.cuda.Device(gpu):
         return cupy.cuda.Stream(non_blocking=True)
 
 
 def allocate(nbytes: int, gpu: int) -> DeviceBuffer:
-    """At least `nbytes` of a GPU's memory, by cudaMalloc: the only kind that can be exported.
+    """Allocate at least `nbytes` of GPU memory by cudaMalloc: the only exportable kind.
 
-    It is freed when the last slice of it dies. The length is a multiple of 2 MiB.
+    The memory is freed with its last slice. The length is a multiple of 2 MiB.
     """
     cupy = require(gpu)
     nbytes = -(-max(nbytes, 1) // _UNIT) * _UNIT
@@ -150,10 +150,10 @@ def allocate(nbytes: int, gpu: int) -> DeviceBuffer:
 
 
 def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
-    """Page-lock host memory until the array that this returns dies.
+    """Page-lock host memory until the returned array dies.
 
-    It is `buffer`, unless that owns its memory. A GPU reads page-locked memory by DMA, without a
-    copy by the processor.
+    Returns `buffer`, or an array on the same memory if `buffer` owns the memory. A GPU reads
+    page-locked memory by DMA, without a copy by the processor.
 
     Raises:
         BackendUnavailable: as `require()`.
@@ -168,10 +168,10 @@ def page_lock(buffer: HostBuffer, gpu: int) -> HostBuffer:
 
 
 def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
-    """Let a GPU write to mapped registers of another device until the array that it returns dies.
+    """Let a GPU write to mapped registers of another device until the returned array dies.
 
     Raises:
-        BackendUnavailable: as `require()`; or CUDA does not map them here.
+        BackendUnavailable: as `require()`; or CUDA cannot map the registers on this machine.
     """
     runtime = require(gpu).cuda.runtime
     try:
@@ -183,7 +183,7 @@ def map_registers(registers: HostBuffer, gpu: int) -> HostBuffer:
 
 
 def _register(memory: HostBuffer, gpu: int, flags: int) -> HostBuffer:
-    """Make memory known to CUDA until the array that this returns dies."""
+    """Register memory with CUDA until the returned array dies."""
     cupy = require(gpu)
     runtime, address = cupy.cuda.runtime, address_of(memory)
     if memory.base is None:  # it owns the memory, which nothing else could keep
@@ -204,14 +204,14 @@ def _register(memory: HostBuffer, gpu: int, flags: int) -> HostBuffer:
 
 
 def device_address(buffer: HostBuffer, gpu: int) -> int:
-    """The address by which kernels of a GPU use page-locked memory or mapped registers."""
+    """Return the address of page-locked memory or mapped registers for kernels of a GPU."""
     cupy = require(gpu)
     with cupy.cuda.Device(gpu):
         return int(cupy.cuda.runtime.pointerGetAttributes(address_of(buffer)).devicePointer)
 
 
 def _unregister(process: int, cupy: Any, gpu: int, address: int, owner: object) -> None:
-    """Before `owner` frees the memory."""
+    """Unregister memory before `owner` frees it."""
     if os.getpid() == process:  # CUDA does not work in a fork
         # The driver is shutting down, or a Ctrl-C came before it was registered.
         with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError), cupy.cuda.Device(gpu):
@@ -225,7 +225,7 @@ def current(gpu: int) -> contextlib.AbstractContextManager[Any]:
 
 
 def synchronize(gpu: int) -> None:
-    """Block until a GPU has done all that has been queued on it. It blocks without the GIL."""
+    """Block, without the GIL, until a GPU has done all queued work."""
     require(gpu).cuda.Device(gpu).synchronize()
 
 
@@ -238,7 +238,7 @@ class CudaStream:
     """
 
     def __init__(self, gpu: int) -> None:
-        """Create it; raises as `require()`."""
+        """Create the stream; raises as `require()`."""
         cupy = require(gpu)
         self.gpu = gpu
         self._process = os.getpid()
@@ -254,9 +254,9 @@ class CudaStream:
 
 
 def fence(stream: int, gpu: int) -> Callable[[], None]:
-    """Mark what is queued on a stream (a cudaStream_t); the result blocks until it is done.
+    """Mark the work queued on a stream (a cudaStream_t); the result blocks until it is done.
 
-    It blocks without the GIL.
+    The interpreter lock (GIL) is released meanwhile.
     """
     cupy = require(gpu)
     with cupy.cuda.Device(gpu):

@@ -1,4 +1,4 @@
-"""What a backend reports about a device of this machine."""
+"""The report of a backend about a device of this machine."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from .errors import BackendUnavailable
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """Whether a device can be read, or read into.
+    """The status of a device: usable for reads, or the problem.
 
     Attributes:
-        name: what a user would pass to the backend: the path of a node in /dev, a PCI address.
-        kind: what it is, such as "NVMe disk", and of a GPU, which use of it this is about.
-        problem: why it cannot be used and what would help; None if it can.
+        name: the name to pass to the backend: the path of a node in /dev, a PCI address.
+        kind: the kind of device, such as "NVMe disk"; for a GPU, with the use in question.
+        problem: the reason why the device cannot be used, with the remedy; None if it can.
     """
 
     name: str

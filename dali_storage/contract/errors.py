@@ -1,10 +1,10 @@
-"""What can go wrong, and what a caller can catch.
+"""The errors and warnings of this package, for callers to catch.
 
     Exception
     ├── OSError
     │   ├── SampleChangedError      a file's size changed each time it was read
     │   ├── ContainerChangedError   a container no longer matches its index, or changed while open
-    │   │   └── ObjectReplacedError     an object in a store is no longer the one that was listed
+    │   │   └── ObjectReplacedError     an object in a store was replaced after listing
     │   └── StaleMapError           an extent map no longer matches the storage
     ├── RuntimeError
     │   └── BackendUnavailable      a library, device or permission is missing; how to get it
@@ -15,17 +15,14 @@
     │   ├── CacheNotUsed            a cache of objects that cannot be read or written
     │   ├── ManifestLinesSkipped    lines of a manifest that name no file
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
-    │   ├── NotMapped               containers that are read, although they were to be mapped
+    │   ├── NotMapped               containers that are read instead of mapped
     │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
-    │   ├── SampleReplaced          the first bad sample, in whose place another one is given
-    │   └── UntestedDali            a DALI newer than those that this package was tested with
+    │   ├── SampleReplaced          the first bad sample, replaced by another sample
+    │   └── UntestedDali            a DALI newer than the versions tested with this package
     └── SampleSizeChanged           from a reader to the prefetcher; never reaches a user
 
-All other failures are those of the operating system, as the `OSError(errno, strerror, path)` that
-Python raises: a missing file is a `FileNotFoundError` whose `filename` is its path.
-
-DALI's dynamic mode raises the error of a call again, as `type(error)(text)` with the error as its
-cause. So each class takes a text alone, in the place of a path in bytes; `filename` is then None.
+All other failures come from the operating system, as Python's `OSError(errno, strerror, path)`: a
+missing file is a `FileNotFoundError` whose `filename` is its path.
 """
 
 import errno
@@ -37,7 +34,7 @@ from ._types import IntArray
 
 
 def _stale(path: bytes | str, what: str) -> tuple[str | int, ...]:
-    """The arguments of an `OSError`."""
+    """Build the arguments of an `OSError`."""
     return (path,) if isinstance(path, str) else (errno.ESTALE, what, os.fsdecode(path))
 
 
@@ -45,7 +42,7 @@ class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine
     """A backend cannot work on this machine.
 
     Attributes:
-        reason: what is missing or forbidden.
+        reason: the missing library or device, or the missing permission.
         remedy: the command or setting that helps; empty if there is none.
     """
 
@@ -63,25 +60,26 @@ class SampleChangedError(OSError):
 
 
 class ContainerChangedError(OSError):
-    """A container, whose path is `filename`, is not the one that was indexed or opened.
+    """A container, whose path is `filename`, differs from the indexed or opened one.
 
-    No bytes of it were delivered in the batch that raises this.
+    The batch with this error has delivered no bytes of the container.
     """
 
     def __init__(self, path: bytes | str, what: str = "") -> None:
-        """`what` is the difference, and what to do."""
+        """`what` is the difference, and the remedy."""
         super().__init__(*_stale(path, what))
 
 
 class ObjectReplacedError(ContainerChangedError):
-    """An object, whose URL is `filename`, is not the one that was listed. No byte was delivered.
+    """An object, whose URL is `filename`, was replaced after listing. No byte was delivered.
 
-    Of a container it is what `ContainerChangedError` is of a file, so that one `except` has both.
+    Containers in object stores raise this subclass of `ContainerChangedError`, so one `except`
+    catches both.
     """
 
 
 class RecordError(ValueError):
-    """The bytes of a sample are not what its format says.
+    """The bytes of a sample are not valid in its format.
 
     Attributes:
         filename: the path of its file.
@@ -96,7 +94,7 @@ class RecordError(ValueError):
 class StaleMapError(OSError):
     """The extent map no longer matches the storage. No bytes of the sample were delivered.
 
-    `filename` is the path of the sample, or of the device if that is not the mapped one.
+    `filename` is the path of the sample, or of the device if another device was mapped.
     """
 
     def __init__(self, path: bytes | str, what: str = "", remedy: str = "") -> None:
@@ -105,11 +103,11 @@ class StaleMapError(OSError):
 
 
 class CacheNotUsed(UserWarning):
-    """A cache on a local disk cannot be read or written any more. Objects come from their store."""
+    """A cache on a local disk cannot be read or written any more; objects come from their store."""
 
 
 class ManifestLinesSkipped(UserWarning):
-    """Lines of a manifest have no path, or are no JSON objects, and DALI's reader skips such."""
+    """Manifest lines without a path, or not JSON objects, are skipped as in DALI's reader."""
 
 
 class MapNotChecked(UserWarning):
@@ -117,7 +115,7 @@ class MapNotChecked(UserWarning):
 
 
 class NotMapped(UserWarning):
-    """A reader that was to map containers reads them, so batches are copied as without it."""
+    """Containers are read instead of mapped, so batches are copied."""
 
 
 class NotPageLocked(UserWarning):
@@ -125,15 +123,15 @@ class NotPageLocked(UserWarning):
 
 
 class SampleReplaced(UserWarning):
-    """A sample is bad, and another one is given in its place. Told of the first one only."""
+    """A sample is bad, and another one is given in its place. Only the first causes a warning."""
 
 
 class UntestedDali(UserWarning):
-    """DALI is newer than the versions that this package was tested with."""
+    """DALI is newer than the versions tested with this package."""
 
 
 class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who reads again)
-    """`Reader.read()` found samples whose size differs from the one in the batch.
+    """`Reader.read()` found samples whose size differs from the size in the batch.
 
     Attributes:
         samples: int64[k], their catalog indices.
@@ -152,11 +150,11 @@ LIMITS = {
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",
     errno.ENOMEM: "raise the memory limits of this process (ulimit -l, ulimit -v), or free memory",
 }
-"""What to do about an exhausted resource, by errno."""
+"""The remedy for an exhausted resource, by errno."""
 
 
 def os_error(number: int, path: bytes, hint: str = "") -> OSError:
-    """The `OSError` of errno `number` for `path`; `hint` is appended to the system's text."""
+    """Make the `OSError` of errno `number` for `path`; `hint` is appended to the system's text."""
     if not hint and number in LIMITS:
         hint = f"; {LIMITS[number]}"
     return OSError(number, os.strerror(number) + hint, os.fsdecode(path))

@@ -1,4 +1,4 @@
-"""What a format makes of the bytes of a batch."""
+"""The conversion of the bytes of a batch into outputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .views import Contents, Views
 
 
 class Output(NamedTuple):
-    """What is known of an output before the first batch.
+    """The properties of an output, known before the first batch.
 
     Attributes:
-        dtype: None if it is not known.
-        ndim: of a sample; None if it is not known.
-        layout: what the axes are, as DALI names them; "" if it has no names for them.
+        dtype: None if unknown.
+        ndim: the dimensions of a sample; None if unknown.
+        layout: the axes, in DALI's notation; "" if DALI has no names for them.
     """
 
     dtype: np.dtype[Any] | None = np.dtype(np.uint8)
@@ -27,12 +27,12 @@ class Output(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The parts of samples that make all outputs of a batch.
+    """The parts of samples that are enough for all outputs of a batch.
 
     Attributes:
         starts: int64[n], bytes into the sample.
         sizes: int64[n], bytes.
-        decode: the outputs, made of n views of these parts only.
+        decode: makes the outputs from n views of these parts only.
     """
 
     starts: IntArray
@@ -41,13 +41,13 @@ class Wanted(NamedTuple):
 
 
 class Format:
-    """What DALI gets of a sample. This one: its bytes and, if the catalog has it, its label.
+    """The outputs of a sample. Here: its bytes and, if the catalog has one, its label.
 
     Attributes:
-        operator: of `dali_storage.readers`, for messages.
+        operator: the name in `dali_storage.readers`, for messages.
         schema: the class of the operator in DALI, from which names are generated.
-        outputs: of a sample, without label and index.
-        labels: whether the label in the catalog is an output, after the others.
+        outputs: the outputs of a sample, without label and index.
+        labels: True if the label in the catalog is an output, after the others.
     """
 
     operator: str = "file"
@@ -56,22 +56,23 @@ class Format:
     labels: bool = True
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """The outputs of a batch, each with n samples. Called in a lane; must not block.
+        """Make the outputs of a batch, each with n samples. Called in a lane; must not block.
 
         Args:
-            catalog: what the samples are from.
+            catalog: the catalog of the samples.
             delivered: int64[n], indices of delivered samples.
-            views: their `catalog.pieces_of()`: n * pieces parts of one buffer. Outputs may be
-                slices of it, which keep it alive.
+            views: the n * pieces parts of one buffer, in the order of `catalog.pieces_of()`.
+                Outputs may be slices of the buffer, which keep the buffer alive.
 
         Raises:
-            RecordError: the bytes of a sample are not of this format.
+            RecordError: the bytes of a sample are not valid in this format.
         """
         return (views.contents(),)
 
     def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
-        """The parts of the pieces that are enough, or None if they are not known.
+        """Return the parts of the pieces that are enough, or None if unknown.
 
-        They are read alone where that costs less. The arguments are those of `decode()`.
+        Only these parts are read where the read costs less. The arguments are the same as in
+        `decode()`.
         """
         return None

@@ -1,6 +1,6 @@
-"""Objects that URLs name, in object stores or behind web servers, and what a backend knows of them.
+"""Objects behind URLs, in object stores or web servers, and the properties known to a backend.
 
-A backend that reads objects sets `Reader.schemes`, and offers a `Remote` by `Reader.remote()`.
+A backend for objects sets `Reader.schemes`, and offers a `Remote` by `Reader.remote()`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMES = ("s3", "gs", "az", "http", "https")
 """The schemes of the URLs that a backend may read; in lower case, as in DALI."""
 
 Versions: TypeAlias = npt.NDArray[np.bytes_]
-"""bytes[n] (numpy's S): what identifies the bytes of each object, usually its ETag."""
+"""bytes[n] (numpy's S): the version of each object's bytes, usually its ETag."""
 
 Part: TypeAlias = tuple[bytes, int, int | None]
 """The URL of an object, a position in it, and at most how many bytes from there; None: all."""
@@ -32,26 +32,24 @@ _SIGNATURE = re.compile(rb"[?&][\w-]*sig(nature)?=", re.IGNORECASE)
 
 
 def scheme(name: bytes) -> str:
-    """The scheme of a URL as it is written; "" for the path of a file."""
+    """Return the scheme of a URL, in its spelling; "" for the path of a file."""
     match = _URL.match(name)
     return match[1].decode() if match else ""
 
 
 def full_path(path: bytes) -> str:
-    """A path that is absolute, or a URL as it is."""
+    """Make a path absolute; return a URL unchanged."""
     return os.fsdecode(path if scheme(path) else os.path.abspath(path))
 
 
 def require_public(url: bytes) -> None:
     """Refuse a URL with a password, a signature or, on the web, a query, and show none of them."""
     if _PASSWORD.match(url):
-        raise ValueError(
-            f"a URL of {scheme(url)}:// has a name, key or password in it; take it out"
-        )
+        raise ValueError(f"a URL of {scheme(url)}:// has a name, key or password in it; remove it")
     shown, *query = re.split(rb"[?#]", url, maxsplit=1)
     if query and (scheme(url).lower() not in _KEYED or _SIGNATURE.search(url)):
         what = f"{os.fsdecode(shown)!r} has a query, a fragment or a signature"
-        raise ValueError(f"{what}; take it out, and in the names of files write %3F and %23")
+        raise ValueError(f"{what}; remove it, and write %3F and %23 in the names of files")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,11 +57,11 @@ class Listing:
     """The objects below a root, in the order of their keys' bytes. In columns, as in a `Catalog`.
 
     Attributes:
-        root: the URL that was listed.
+        root: the listed URL.
         names: the names of n objects relative to the root, one after another.
         offsets: int64[n + 1], bytes: the name of object i is `names[offsets[i]:offsets[i + 1]]`.
         sizes: int64[n], bytes of each object.
-        versions: bytes[n], what identifies the content of each.
+        versions: bytes[n], the version of each object's content.
     """
 
     root: bytes
@@ -74,12 +72,12 @@ class Listing:
 
 
 class Remote(Protocol):
-    """What a store can tell of its objects. Connections may stay open between calls."""
+    """Access to a store: lists and reads its objects. Connections may stay open between calls."""
 
     def listing(self, root: bytes, choose: Callable[[list[bytes]], list[bytes]]) -> Listing:
-        """The objects `root/<file>` and `root/<class>/<file>`, neither higher nor deeper.
+        """List the objects `root/<file>` and `root/<class>/<file>`, neither higher nor deeper.
 
-        `choose` returns those of the names of classes that are wanted; others are not listed.
+        `choose` selects names of classes; other classes are not listed.
 
         Raises:
             ValueError: the root, or the key of an object below it, is not valid; names it.
@@ -87,17 +85,17 @@ class Remote(Protocol):
         """
 
     def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
-        """The size of each object, int64[n] in bytes, and what identifies its content, bytes[n].
+        """Return the size (int64[n], bytes) and the version (bytes[n]) of each object.
 
-        All are asked at once. They are the columns `sizes` and `versions` of a `Catalog`.
+        All requests run at once. The results are the columns `sizes` and `versions` of a `Catalog`.
 
         Raises:
-            OSError: there is no such object, or it cannot be asked; names it.
+            OSError: there is no such object, or the store cannot be asked; names the object.
         """
 
     def contents(self, parts: Sequence[Part]) -> list[bytes]:
-        """The bytes of small objects, such as indexes, or of parts of objects; asked for at once.
+        """Read small objects, such as indexes, or parts of objects; all requests run at once.
 
         Raises:
-            OSError: one cannot be read; names the first.
+            OSError: an object cannot be read; names the first.
         """

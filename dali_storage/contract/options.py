@@ -18,14 +18,14 @@ _R = TypeVar("_R")
 class Option:
     """The values of an option: `lanes: Annotated[int, Option(range(1, 65))] = 3`.
 
-    None is one if it is the default. What the option does is said in the docstring, below "Args:".
+    None is valid if it is the default. The docstring explains the option, below "Args:".
 
     Attributes:
-        within: integers; or a tuple of flags, of names, of powers of two, or of the least number,
-            a float, and the greatest; or words, if the backend itself checks the value.
+        within: integers; or a tuple of flags, of names, of powers of two, or of the least number, a
+            float, and the greatest; or words, if the backend itself checks the value.
         unit: of numbers.
-        backend: its name; `check_options()` sets this, `name` and `default`.
-        name: of the option.
+        backend: the name of the backend; `check_options()` sets this, `name` and `default`.
+        name: the name of the option.
         default: `inspect.Parameter.empty` if the option is required.
     """
 
@@ -48,7 +48,7 @@ class Option:
         return f"{what} from {first} to {last} {self.unit}".rstrip()
 
     def check(self, value: Any) -> None:
-        """Raise ValueError, or for a flag TypeError, if the option cannot have this value."""
+        """Raise ValueError, or TypeError for a flag, if the option cannot have this value."""
         if isinstance(self.within, str) or (value is None and self.default is None):
             return
         first, last, kind = self.within[0], self.within[-1], type(self.within[0])
@@ -63,7 +63,7 @@ Lanes: TypeAlias = Annotated[int, Option(range(1, 65))]
 
 
 def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Have a function check its annotated options, and show their values in its docstring."""
+    """Make a function check its annotated options, and show their values in its docstring."""
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         signature, plain = inspect.signature(function, eval_str=True), []
@@ -94,7 +94,7 @@ def check_options(backend: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]
 
 
 def require_options(function: Any, given: Mapping[str, Any]) -> None:
-    """Check values for the options of a function; it has none without `check_options()`."""
+    """Check values for the options that `check_options()` found for a function, if any."""
     options: Mapping[str, Option] = getattr(function, "options", {})
     for name in filter(options.__contains__, given):
         options[name].check(given[name])
@@ -106,11 +106,12 @@ def require_integer(where: str, name: str, value: Any, known: range) -> None:
 
 
 def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
-    """An argument of the operator, converted by `int()` as in DALI: "2" is 2, 1.9 is 1.
+    """Convert an argument of the operator by `int()`, as in DALI: "2" is 2, 1.9 is 1.
 
     Raises:
         TypeError: `int()` cannot convert it.
-        ValueError: it has more than `bits` bits. DALI would drop the upper ones, or the argument.
+        ValueError: more than `bits` bits are needed. DALI would drop the upper ones, or the
+            argument.
     """
     try:
         number = int(value)
@@ -122,7 +123,7 @@ def dali_integer(argument: str, value: Any, *, bits: int = 64) -> int:
 
 
 def dali_number(argument: str, value: Any) -> float:
-    """An argument of the operator, converted by `float()` as in DALI; TypeError if it cannot be."""
+    """Convert an argument of the operator by `float()`, as in DALI; TypeError if impossible."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -130,7 +131,7 @@ def dali_number(argument: str, value: Any) -> float:
 
 
 def dali_flag(argument: str, value: Any, default: bool = False) -> bool:
-    """The truth value of a number, as in DALI; None is the default. "False" is refused."""
+    """Return the truth value of a number, as in DALI; None is the default. "False" is refused."""
     if value is None or isinstance(value, (Real, np.bool_)):
         return default if value is None else bool(value)
     raise TypeError(f"{argument} must be True or False, not {value!r}")

@@ -1,4 +1,4 @@
-"""How many processors this process may use: by its affinity, and by the quota of its container."""
+"""The number of processors for this process: by its affinity, and by its container's quota."""
 
 import functools
 import math
@@ -11,15 +11,15 @@ _FILES = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of cgroups 2
 
 
 def processors() -> int:
-    """How many processors this process may keep busy at once; at least 1."""
+    """Return how many processors this process may keep busy at once; at least 1."""
     return int(min(len(os.sched_getaffinity(0)), quota()))
 
 
 @functools.cache
 def quota(root: Path = Path("/")) -> float:
-    """The CPU quota of the cgroups of this process, in processors, rounded up; inf: no quota.
+    """Return the CPU quota of this process's cgroups, in processors, rounded up; inf: no quota.
 
-    `root` is where /proc and the cgroups are mounted. What cannot be read sets no quota.
+    `root` is the place of /proc and the cgroups. Unreadable files set no quota.
     """
     quotas = [math.inf]
     with suppress(OSError, ValueError, IndexError):
@@ -34,7 +34,7 @@ def quota(root: Path = Path("/")) -> float:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """The directories of the cgroups of this process, and of those above them."""
+    """Yield the directories of the cgroups of this process, and of the cgroups above."""
     mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Samples that are byte ranges of files, and where the ranges of a batch go in a buffer."""
+"""Samples as byte ranges of files, and the layout of a batch of ranges in a buffer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GAP = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """Where the samples of a catalog are in its files: 12 bytes per sample, in columns.
+    """The place of each sample in the files of a catalog: 12 bytes per sample, in columns.
 
-    A *run* is a sequence of samples of one file; usually a file has one. If there are very many,
-    each sample has a number of its file instead, of 1 to 4 bytes.
+    A *run* is a sequence of samples of one file; usually a file has one run. If there are very many
+    runs, each sample has the number of its file instead, of 1 to 4 bytes.
 
     Attributes:
         runs: int64[r], the first sample of each run; ascending, the first is 0. Empty if `files`
@@ -38,7 +38,7 @@ class Ranges:
 
     @classmethod
     def of_files(cls, files: Iterable[tuple[IntArray, IntArray]]) -> Ranges:
-        """From the starts and sizes of the samples of each file, in the order of the files."""
+        """Make ranges from the starts and sizes of each file's samples, in the files' order."""
         columns = list(files)
         counts = np.array([len(starts) for starts, _ in columns], np.int64)
         none = np.empty(0, np.int64)
@@ -48,7 +48,7 @@ class Ranges:
 
     @classmethod
     def of_columns(cls, files: IntArray, starts: IntArray, sizes: IntArray) -> Ranges:
-        """From the file, start and size of each sample."""
+        """Make ranges from the file, start and size of each sample."""
         changes = np.flatnonzero(files[1:] != files[:-1]) + 1
         if changes.size >= files.size // 4:  # a run has 16 bytes
             kind = np.min_scalar_type(int(files.max(initial=0)))
@@ -60,14 +60,14 @@ class Ranges:
         return len(self.sizes)
 
     def files_of(self, samples: IntArray) -> IntArray:
-        """The file of each of `samples`, int64[n]."""
+        """Return the file of each of `samples`, int64[n]."""
         rows = np.searchsorted(self.runs, samples, "right") - 1 if self.runs.size else samples
         return self.files[rows].astype(np.int64, copy=False)
 
     def first_outside(self, file_sizes: IntArray) -> int | None:
-        """The first sample that is not within its file, if any; `file_sizes`: of all files, bytes.
+        """Return the first sample outside its file, or None; `file_sizes`: of all files, bytes.
 
-        Takes a few MiB for any number of samples.
+        Uses a few MiB for any number of samples.
         """
         for first in range(0, len(self), _PART):
             sizes, starts = self.sizes[first : first + _PART], self.starts[first : first + _PART]
@@ -87,18 +87,18 @@ def _narrow(sizes: IntArray) -> NDArray[np.int64] | NDArray[np.uint32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """What to read of files: each span is one contiguous read of a whole file or of close ranges.
+    """The reads of a batch: each span is one contiguous read of a whole file or of close ranges.
 
-    Whole files are in the order of the batch, ranges in that of the files and of their starts.
+    Whole files are in the order of the batch; ranges are sorted by file and start.
 
     Attributes:
-        files: int64[k], the file of each, as an index into the catalog's files.
+        files: int64[k], the file of each span, as an index into the catalog's files.
         starts: int64[k], bytes into the file; multiples of the unit.
         sizes: int64[k], bytes; multiples of the unit, so a span may reach beyond the file's end.
-        needed: int64[k], bytes; what lies behind belongs to no sample. If a read ends before, the
+        needed: int64[k], bytes; the bytes behind belong to no sample. If a read ends earlier, the
             file is too short.
-        offsets: int64[k], where each goes in the buffer: bytes, multiples of the alignment.
-        slots: int64[k], the slot of one of its samples, the first in the batch.
+        offsets: int64[k], the place of each span in the buffer: bytes, multiples of the alignment.
+        slots: int64[k], for each span the slot of one of its samples, the first in the batch.
     """
 
     files: IntArray
@@ -110,7 +110,7 @@ class Spans:
 
     @classmethod
     def of_files(cls, files: IntArray, sizes: IntArray, offsets: IntArray, unit: int) -> Spans:
-        """Whole files (int64[n]) of `sizes` bytes, one span each, also if a file is empty."""
+        """Make one span for each whole file (int64[n]) of `sizes` bytes, also for empty files."""
         rooms = sizes if unit == 1 else (sizes + (unit - 1)) & -unit
         count = sizes.size
         return cls(files, np.zeros(count, np.int64), rooms, sizes, offsets, np.arange(count))
@@ -119,11 +119,11 @@ class Spans:
         return self.sizes.size
 
     def __getitem__(self, chosen: NDArray[np.bool_] | IntArray) -> Spans:
-        """Some of them, or all in another order."""
+        """Select some spans, or reorder all."""
         return Spans(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def split(self, max_bytes: int) -> Spans:
-        """The same in spans of at most `max_bytes`, a multiple of the unit."""
+        """Split into spans of at most `max_bytes`, a multiple of the unit."""
         if not (self.sizes > max_bytes).any():
             return self
         whole, within = divide(np.maximum(self.sizes, 1), max_bytes)  # an empty one stays
@@ -138,7 +138,11 @@ class Spans:
 
 
 def divide(lengths: IntArray, max_bytes: int) -> tuple[IntArray, IntArray]:
-    """Pieces of at most `max_bytes` of reads: the read of each, and bytes into it, int64[k]."""
+    """Divide reads into pieces of at most `max_bytes`.
+
+    Returns:
+        The read of each piece, and the start of each piece in its read in bytes: int64[k] both.
+    """
     counts = -(-lengths // max_bytes)
     whole = np.repeat(np.arange(counts.size), counts)
     before = np.repeat(np.cumsum(counts) - counts, counts)
@@ -148,16 +152,16 @@ def divide(lengths: IntArray, max_bytes: int) -> tuple[IntArray, IntArray]:
 def lay_out(
     files: IntArray, starts: IntArray, sizes: IntArray, alignment: int, unit: int, gap: int = GAP
 ) -> tuple[IntArray, int, Spans]:
-    """Lay out n ranges in one buffer so that nothing has to be moved after it was read.
+    """Lay out n ranges in one buffer without any moves of bytes after reading.
 
-    Ranges of one file that follow each other within `gap` bytes become one span, in which they keep
-    their distance; overlapping ones do not. Each span begins at a multiple of `alignment` (a
-    multiple of `unit`) and is read in whole units, so the offset of a range is congruent to its
-    start modulo `unit`.
+    Ranges of one file with at most `gap` bytes in between become one span, in which they keep their
+    distance; overlapping ranges do not. Each span begins at a multiple of `alignment` (a multiple
+    of `unit`) and is read in whole units, so the offset of a range is congruent to its start modulo
+    `unit`.
 
     Returns:
-        The offsets in the buffer, int64[n] bytes; the length of the buffer in bytes; the spans.
-        An empty range has the offset 0 and is in no span.
+        The offsets in the buffer, int64[n] bytes; the length of the buffer in bytes; the spans. An
+        empty range has the offset 0 and is in no span.
     """
     # 64 ranges in 20 us: bit masks and methods are cheaper than divisions and functions of numpy.
     order = np.lexsort((starts, files))

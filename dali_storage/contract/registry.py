@@ -1,7 +1,7 @@
 """Backends: a class, or the name of an entry point "module:ReaderClass" of `dali_storage.backends`.
 
-Ours are in pyproject.toml, which is read directly in a checkout that is not installed. What is
-installed while a process runs, it does not see.
+Our entry points are in pyproject.toml, which is read directly in a checkout without installation.
+Packages installed while a process runs are not found by the process.
 """
 
 import functools
@@ -28,15 +28,15 @@ _INSTALL = {
 
 
 def names() -> list[str]:
-    """The names of all backends, sorted. Nothing is imported."""
+    """Return the names of all backends, sorted. Nothing is imported."""
     return sorted({point.name for point in _entry_points()})
 
 
 def choose(backend: str | type[Reader] | None, names: Iterable[bytes]) -> str | type[Reader]:
-    """The backend for these paths and URLs: the given one or, with None, the default.
+    """Return the backend for these paths and URLs: the given one or, with None, the default.
 
     Raises:
-        ValueError: the given one does not read such URLs.
+        ValueError: the given backend does not read such URLs.
         Exception: as `load()`.
     """
     url = next(filter(scheme, names), b"")
@@ -44,23 +44,23 @@ def choose(backend: str | type[Reader] | None, names: Iterable[bytes]) -> str | 
         return "object-store" if url else "python-file"
     if url and scheme(url) not in load(backend).schemes:
         what = f"{shown(backend)} cannot read {os.fsdecode(url)!r}"
-        raise ValueError(f"{what}; leave out backend, or take object-store")
+        raise ValueError(f"{what}; leave out backend, or use object-store")
     return backend
 
 
 def shown(backend: object) -> str:
-    """A backend in messages: its name in quotes, or its class."""
+    """Describe a backend in messages: its name in quotes, or its class."""
     return f"backend {getattr(backend, '__qualname__', repr(backend))}"
 
 
 def load(name: str | type[Reader]) -> type[Reader]:
-    """The class of a backend; of one with a name, it is imported.
+    """Return the class of a backend; import the module for a name.
 
     Raises:
         ValueError: no distribution offers this backend, or several do.
         TypeError: the class, or the entry point, is not a usable reader class.
         BackendUnavailable: the backend needs a package that is not installed; the remedy is the
-            command that installs it.
+            command to install the package.
         Exception: an error of the backend's own module, with a note that names the entry point.
     """
     if not isinstance(name, str):
@@ -89,7 +89,7 @@ def load(name: str | type[Reader]) -> type[Reader]:
 
 
 def configure(name: str | type[Reader], options: Mapping[str, Any]) -> type[Reader]:
-    """The class of a backend, which takes `options`. Nothing is opened here.
+    """Return the class of a backend after checking `options`. Nothing is opened.
 
     Raises:
         TypeError: the backend has no such option, or a required one is missing; lists its options.
@@ -111,7 +111,7 @@ def configure(name: str | type[Reader], options: Mapping[str, Any]) -> type[Read
 
 
 def _is_package(module: str, point: EntryPoint) -> bool:
-    """Whether a missing module is a package to install, not a typo or a broken installation."""
+    """Return True if a missing module is an installable package, not a typo or a broken package."""
     own = ("dali_storage", "bmap_tools", point.module.partition(".")[0])
     return module in _INSTALL or (module not in ("", *own) and "." not in module)
 
@@ -122,7 +122,7 @@ def _describe(point: EntryPoint) -> str:
 
 
 def _fault(backend: object) -> str:
-    """Why an object cannot be used as a backend; empty if it can."""
+    """Explain why an object cannot be used as a backend; empty if it can."""
     if not (isinstance(backend, type) and issubclass(backend, Reader)):
         return "is not a subclass of dali_storage.Reader"
     if missing := sorted(backend.__abstractmethods__):
@@ -141,7 +141,7 @@ def _entry_points() -> list[EntryPoint]:
 
 @functools.cache  # 3 ms for every reader, where 130 distributions are installed
 def _installed(_: tuple[str, ...]) -> list[EntryPoint]:
-    """Those of the distributions on this `sys.path`."""
+    """Return the entry points of the distributions on this `sys.path`."""
     installed = list(entry_points(group=GROUP))
     try:
         distribution("dali-storage")

@@ -1,4 +1,4 @@
-"""Where samples are in the memory of a batch: columns, so that most work is done once a batch."""
+"""The place of samples in the memory of a batch, in columns: most work is done once a batch."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from ._types import Buffer, HostBuffer, IntArray
 
 SMALL = 4096
-"""Bytes; to copy so few costs less than a tensor of DALI's."""
+"""Bytes; copying up to this size costs less than a DALI tensor."""
 
 Contents: TypeAlias = Sequence[Buffer] | NDArray[Any]
-"""The samples of a batch: an item of memory or an array each, or the rows of one array.
+"""The samples of a batch: one memory object or array for each, or the rows of one array.
 
 Arrays are contiguous in C's order and in the byte order of the machine.
 """
 
 
 class Views(NamedTuple):
-    """Parts of one buffer, in any order; they may overlap.
+    """Parts of one buffer, in any order; parts may overlap.
 
     Attributes:
-        buffer: memory of the host or of a GPU; what is in it while it is referred to stays.
-        offsets: int64[n], where each part starts: bytes.
+        buffer: memory of the host or of a GPU; unchanged while it is referenced.
+        offsets: int64[n], the start of each part: bytes.
         sizes: int64[n], bytes of each part.
     """
 
@@ -34,14 +34,14 @@ class Views(NamedTuple):
     sizes: IntArray
 
     def every(self, step: int, first: int) -> Views:
-        """Each `step`-th part, beginning with number `first`: one piece of every sample."""
+        """Select each `step`-th part, beginning with number `first`: one piece of every sample."""
         return Views(self.buffer, self.offsets[first::step], self.sizes[first::step])
 
     def contents(self) -> Contents:
-        """The parts: slices of the buffer, which they keep alive, or the rows of one array.
+        """Return the parts: slices, which keep the buffer alive, or the rows of one array.
 
-        That is a view where parts of one size lie side by side in host memory, from its beginning;
-        else a copy, if they are small.
+        The array is a view if parts of one size lie side by side in host memory, from the beginning
+        of the buffer; else a copy, if the parts are small.
         """
         count, size = self.sizes.size, int(self.sizes[0])
         # The first comparison is cheap, and usually fails.
@@ -54,7 +54,7 @@ class Views(NamedTuple):
         return self.gather(size) if size <= SMALL else self.slices()
 
     def slices(self) -> Sequence[Any]:
-        """A slice of the buffer for each part, in host memory a memoryview."""
+        """Return a slice of the buffer for each part, in host memory a memoryview."""
         # Slicing a memoryview costs a sixth of slicing an array, and keeps the lease as well.
         buffer = self.buffer
         memory: Any = buffer.data if isinstance(buffer, np.ndarray) else buffer
@@ -62,7 +62,7 @@ class Views(NamedTuple):
         return [memory[at:end] for at, end in zip(self.offsets.tolist(), ends, strict=True)]
 
     def gather(self, size: int) -> HostBuffer:
-        """uint8[n, size], a copy of the first `size` bytes of each part, which has as many."""
+        """Copy the first `size` bytes of each part, all of this size: uint8[n, size]."""
         # Every range of this size as one element, which starts at its index. Numpy copies it whole,
         # so to gather records costs what it costs to copy them: 0.5 us for 3,072 bytes.
         memory: Any = self.buffer
@@ -72,7 +72,7 @@ class Views(NamedTuple):
 
 
 def copied(contents: Contents) -> Contents:
-    """The same samples in new memory."""
+    """Copy the samples to new memory."""
     if isinstance(contents, np.ndarray):
         return contents.copy()
     return [np.array(memoryview(item)) for item in contents]  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""Waits that a Ctrl-C ends within a second, whatever they wait for; and calls that none interrupts.
+"""Waits that a Ctrl-C ends within a second, and calls that no Ctrl-C interrupts.
 
 Python handles a signal in the main thread, between two bytecode instructions. A wait without a
-timeout is not woken by a signal that another thread takes, nor by one that comes while the main
-thread gives up the interpreter lock to begin the wait. The Ctrl-C would then count only when the
-storage has answered. So the main thread waits in steps.
+timeout is not woken if another thread receives the signal, nor if the signal arrives while the main
+thread releases the interpreter lock to begin the wait. The Ctrl-C would then have no effect before
+the storage has answered. So the main thread waits in steps.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def take(queue: SimpleQueue[Item]) -> Item:
 
 
 def join(thread: threading.Thread, running: threading.Lock) -> None:
-    """Wait until a thread has ended, which holds `running` for as long."""
+    """Wait for the end of a thread, which holds `running` until then."""
     while thread.is_alive():
         thread.join(_STEP)
     while running.locked():  # before Python 3.13, no join waits after one that a Ctrl-C has ended
@@ -39,7 +39,7 @@ def join(thread: threading.Thread, running: threading.Lock) -> None:
 def run_in_lane(call: Callable[[], Item]) -> Item:
     """Run `call` in a thread, where no Ctrl-C interrupts it, and return its result.
 
-    For reads that belong to no batch. A Ctrl-C is raised when `call` has ended.
+    For reads outside of batches. A Ctrl-C is raised when `call` has ended.
     """
     results, errors, ended = list[Item](), list[BaseException](), SimpleQueue[None]()
 

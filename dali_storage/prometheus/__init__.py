@@ -12,27 +12,27 @@ __all__ = ["ReaderCollector"]
 
 _SHIFTS = range(10, 38)  # buckets that end at 2^10 ns (1 µs) to 2^37 ns (137 s)
 _COUNTERS = {
-    "batches": "Batches that DALI took",
-    "bytes": "Bytes of their samples",
+    "batches": "Batches delivered to DALI",
+    "bytes": "Bytes of samples delivered to DALI",
     "wait_seconds": "Seconds that DALI waited for batches",
 }
 _GAUGES = {
     "depth": "Batches read ahead",
-    "ready": "How many of these were ready when DALI asked, on average",
+    "ready": "Batches read ahead and ready when DALI asked, on average",
     "replaced": "Bad samples found",
 }
 
 
 class ReaderCollector:
-    """The statistics of all open readers, each time somebody asks for them.
+    """The statistics of all open readers, computed on each scrape.
 
     `prometheus_client.REGISTRY.register(ReaderCollector())`. The label `reader` is the reader's
     name, with a number if several have the same. Stages are histograms, with a bucket for each
-    factor of 2, so that servers can add them up over ranks; counts and sums are exact.
+    factor of 2, so servers can add them up over ranks; counts and sums are exact.
     """
 
     def __init__(self, readers: OpenReaders = OPEN) -> None:
-        """`readers`: by default those of this process.
+        """Collect from `readers`, by default the open readers of this process.
 
         Raises:
             BackendUnavailable: there is no prometheus_client.
@@ -80,7 +80,7 @@ class ReaderCollector:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Upper bounds in seconds, as text, each with how many took as long or less."""
+    """Pair each upper bound, in seconds as text, with the count of values up to the bound."""
     reached = np.cumsum(histogram.counts)
     bounds = [(str(2**shift / 1e9), float(reached[histogram.below(shift)])) for shift in _SHIFTS]
     return [*bounds, ("+Inf", float(reached[-1]))]

@@ -1,4 +1,4 @@
-"""What all readers have in common: the arguments beside those of the format, and opening."""
+"""The common part of all readers: the arguments outside the format, and opening."""
 
 import contextlib
 import inspect
@@ -70,7 +70,7 @@ class ReaderArguments(ReadingArguments, total=False):
 
 
 class IgnoredArguments(TypedDict, total=False):
-    """Arguments of DALI's readers that make no difference here; `readers.file` says why."""
+    """Arguments of DALI's readers without effect here; `readers.file` explains why."""
 
     dont_use_mmap: bool | None
     read_ahead: bool | None
@@ -79,7 +79,7 @@ class IgnoredArguments(TypedDict, total=False):
 
 
 class DaliArguments(ReaderArguments, IgnoredArguments, total=False):
-    """The arguments that all of DALI's readers have."""
+    """The arguments of all DALI readers."""
 
     bytes_per_sample_hint: int | Sequence[int]
 
@@ -100,7 +100,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
 def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     """Show a reader's `**given: Unpack[...]` as arguments, with their defaults.
 
-    And keep DALI's AutoGraph from rewriting the reader.
+    Also keep DALI's AutoGraph from rewriting the reader.
     """
 
     def decorate(function: _F) -> _F:
@@ -126,9 +126,9 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
 
 
 def complete(reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """What is given to a reader, and the defaults of what is not; refuses unknown arguments.
+    """Return the given arguments, completed by defaults; refuse unknown arguments.
 
-    `given` is its `**given`. `own`: its `locals()`, if it has other arguments.
+    `given` is the reader's `**given`. `own`: its `locals()`, if it has other arguments.
     """
     refuse_unknown(reader.__qualname__, given, reader.defaults)
     shown = inspect.signature(reader).parameters.keys() - {"self"}
@@ -136,7 +136,7 @@ def complete(reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] = {})
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:
-    """Refuse, in Python's words, an argument that the function or class `name` does not take."""
+    """Refuse, in Python's words, an argument unknown to the function or class `name`."""
     for argument in given:
         if argument not in known:
             raise TypeError(f"{name}() got an unexpected keyword argument {argument!r}")
@@ -150,11 +150,11 @@ def prepare(
     names: Sequence[bytes] = (),
     shuffle: str = "samples",
 ) -> Opening:
-    """Check the arguments that all readers have; nothing is opened.
+    """Check the arguments of all readers; nothing is opened.
 
-    `names` are the paths and URLs that other arguments give. If one is a URL, object-store is the
-    default backend. `find` and `fmt` are those of the `Opening`. `shuffle` is the argument of the
-    readers of containers: "dali" is their order in DALI, "samples" that of `readers.file`.
+    `names` are the paths and URLs in other arguments. If one is a URL, object-store is the default
+    backend. `find` and `fmt` are attributes of the `Opening`. `shuffle` is the argument of the
+    readers of containers: "dali" is their order in DALI, "samples" the order of `readers.file`.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
@@ -202,11 +202,11 @@ def prepare(
 
 
 def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
-    """What is done about bad samples; the arguments may be missing. Raises as `prepare()`."""
+    """Return the handling of bad samples; arguments may be missing. Raises as `prepare()`."""
     wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
     record = arguments.get("bad_samples")
     if wish not in ("raise", "replace"):
-        what = "on_error must be 'raise', or 'replace' to have another sample in place of a bad one"
+        what = "on_error must be 'raise', or 'replace' to deliver another sample for a bad one"
         raise ValueError(f"{what}, not {wish!r}")
     for name, value in (("max_replaced", most), ("bad_samples", record)):
         if value is not None and wish == "raise":
@@ -216,7 +216,9 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
         raise ValueError(f"max_replaced must be at least 0, not {most}")
     check = dali_flag("check", arguments.get("check"))
     if check and device == "gpu":
-        raise ValueError("check=True looks at bytes in host memory, and device='gpu' has none")
+        raise ValueError(
+            "check=True needs batches in host memory; leave out check, or use device='cpu'"
+        )
     path = None if record is None else os.fsdecode(local_path("bad_samples", record))
     return OnError(
         replace=wish == "replace",
@@ -227,7 +229,7 @@ def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
 
 
 def stall_seconds(value: Any) -> float | None:
-    """The argument stall_after; raises as `prepare()`."""
+    """Check the argument stall_after; raises as `prepare()`."""
     if value is None:
         return None
     if not isinstance(value, bool) and isinstance(value, Real):
@@ -239,7 +241,7 @@ def stall_seconds(value: Any) -> float | None:
 
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `dali.add_reader()` beside the `Opening`."""
+    """Return the arguments of `dali.add_reader()` beside the `Opening`."""
     return {
         "name": arguments["name"],
         "inherits_seed": arguments["seed"] is None and not has_own_order(arguments),
@@ -252,7 +254,7 @@ def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def with_names(
     names: Iterable[str], nodes: Sequence[DataNode]
 ) -> dict[str, DataNode] | tuple[Any, ...]:
-    """A dict of the nodes that have names; in a tuple with the others after it, if there are."""
+    """Return a dict of the named nodes; with unnamed ones, a tuple of the dict and the others."""
     named = dict(zip(names, nodes, strict=False))
     more = nodes[len(named) :]
     return (named, *more) if more else named
@@ -261,7 +263,7 @@ def with_names(
 def _storage(
     arguments: Mapping[str, Any], names: Sequence[bytes]
 ) -> tuple[str, type[Reader], dict[str, Any]]:
-    """The backend in messages, its class and its options; `use_o_direct` is one of them."""
+    """Return the backend in messages, its class, and its options including `use_o_direct`."""
     given = arguments["backend_options"] or {}
     if not isinstance(given, Mapping):
         raise TypeError(f"backend_options must be a mapping, not {given!r}")
@@ -277,4 +279,4 @@ def _storage(
         if not direct:
             raise
         what = "use_o_direct=True is backend_options={'direct': True}, and"
-        raise TypeError(f"{what} {error}; leave out use_o_direct, or take python-file") from None
+        raise TypeError(f"{what} {error}; leave out use_o_direct, or use python-file") from None

@@ -1,4 +1,4 @@
-"""A batch: laid out in memory and read."""
+"""The layout of a batch in memory, and its read."""
 
 from collections.abc import Callable
 
@@ -23,10 +23,10 @@ def read_batch(
     lane: int,
     wanted: Wanted | None = None,
 ) -> Batch:
-    """Read `samples` of a catalog into memory from `allocate`; twice, if a size changes meanwhile.
+    """Read `samples` of a catalog into memory from `allocate`; read again if a size has changed.
 
-    `wanted`: the parts of them that are enough. They are read alone where that costs less; then
-    the batch has the same `sizes`, as one object.
+    `wanted`: the parts of the samples that are enough. Only these are read if this costs less; then
+    the batch's `sizes` is the object `wanted.sizes`.
 
     Raises:
         SampleChangedError: a size changed again.
@@ -55,7 +55,7 @@ def make_batch(
     lane: int,
     wanted: Wanted | None = None,
 ) -> Batch:
-    """A batch of `samples` of a catalog, laid out in memory from `allocate` and not read yet."""
+    """Lay out `samples` of a catalog in memory from `allocate`, without reading."""
     if (ranges := catalog.ranges) is None:
         sizes = reader.sizes(samples, lane)
         offsets, nbytes = layout(sizes, reader.alignment)
@@ -73,12 +73,12 @@ def make_batch(
 
 
 def _cost(spans: Spans) -> int:
-    """How long reads take, counted in bytes: each read costs as much as `_READ` bytes more."""
+    """Estimate the duration of reads, in bytes: each read costs as much as `_READ` bytes more."""
     return int(spans.sizes.sum()) + _READ * len(spans)
 
 
 def layout(sizes: IntArray, alignment: int) -> tuple[IntArray, int]:
-    """Where samples of `sizes` (int64[n], bytes) start in one buffer, and its length in bytes."""
+    """Return the start of each sample (int64[n] `sizes`) in one buffer, and the buffer's length."""
     rooms = (sizes + (alignment - 1)) & -alignment
     ends = rooms.cumsum()
     return ends - rooms, int(ends[-1]) if ends.size else 0

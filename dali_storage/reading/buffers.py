@@ -1,8 +1,8 @@
 """The pool of batch buffers.
 
-Every batch leases a buffer, which returns to the pool when the last array that refers to it dies.
-No iterations are counted, so this is right at every prefetch depth, with every executor of DALI,
-and for users who keep an output forever.
+Every batch leases a buffer, which returns to the pool when the last array on the buffer dies. No
+iterations are counted, so this is right at every prefetch depth, with every executor of DALI, and
+for users who keep an output forever.
 """
 
 import contextlib
@@ -29,15 +29,16 @@ Fence: TypeAlias = Callable[[], Callable[[], None]]
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
-    """A leased buffer: 1-D uint8. Every slice of it keeps the lease alive.
+    """A leased buffer: 1-D uint8. Every slice keeps the lease alive.
 
-    It is a subclass because numpy collapses chains of views: the base of a slice of a slice is the
-    first array of *another type*. Slices of a plain view would refer to the arena, not the lease.
+    The class is a subclass because numpy collapses chains of views: the base of a slice of a slice
+    is the first array of *another type*. Slices of a plain view would refer to the arena, not the
+    lease.
     """
 
 
 class _Loan(weakref.ref[Any]):
-    """Refers to a lease. When that dies, C code alone appends this to the idle buffers.
+    """A reference to a lease. When the lease dies, C code alone appends this to the idle buffers.
 
     Batches die in the main thread, where a Ctrl-C would be lost in a callback written in Python.
     """
@@ -46,17 +47,17 @@ class _Loan(weakref.ref[Any]):
 
 
 class BufferPool:
-    """Buffers that are reused, because the page faults of a new one would cost every batch.
+    """Reused buffers: the page faults of a new buffer would slow every batch down.
 
     There are never more buffers than were leased at the same time. Each has room for the largest
-    batch so far; pages that no batch has touched take no memory.
+    batch so far; untouched pages use no memory.
     """
 
     def __init__(self, allocate: Callable[[int], Buffer], fence: Fence | None = None) -> None:
-        """`allocate(nbytes)` returns a new buffer: `Reader.allocate`.
+        """Make an empty pool. `allocate(nbytes)` returns a new buffer: `Reader.allocate`.
 
-        A `fence` is for memory that a GPU may still read when its lease ends. It is called then, in
-        any thread, and its result before the buffer is leased again.
+        A `fence` is for memory that a GPU may still read when its lease ends. The fence is called
+        then, in any thread, and its result before the buffer is leased again.
         """
         self._allocate = allocate
         self._fence = fence
@@ -115,12 +116,12 @@ def _put_back(append: Callable[[tuple[Buffer, Any]], None], arena: Buffer, fence
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The buffers of a reader, and what they are.
+    """The buffers of a reader, and their kind.
 
     Attributes:
         buffers: the pool.
-        pinned: whether they are in page-locked host memory.
-        stream: where DALI must queue its copies of batches in GPU memory; None for host memory.
+        pinned: True if the buffers are in page-locked host memory.
+        stream: the stream for DALI's copies of batches in GPU memory; None for host memory.
     """
 
     buffers: BufferPool
@@ -128,7 +129,7 @@ class Pool:
     stream: cuda.CudaStream | None = None
 
     def why_not_views(self, reader: Reader, views: Collection[int]) -> str:
-        """Why no output may be memory of the backend; empty if `views` may."""
+        """Explain why no output may be memory of the backend; empty if `views` may."""
         if self.pinned:
             return "its buffers are page-locked for the GPU, unless pinned=False"
         if self.stream is not None:
@@ -136,20 +137,20 @@ class Pool:
         if _reads_anew(type(reader)):
             return f"{type(reader).__name__} has its own read() and no views()"
         if not views:
-            return "other operators than decoders take its outputs, and might write to them"
+            return "operators other than decoders use its outputs, and might write to them"
         return ""
 
 
 def _reads_anew(kind: type[Reader]) -> bool:
-    """Whether a class has its own `read()` and `views()` of a base, which would bypass it."""
+    """Return True if a class has its own `read()`, bypassed by the `views()` of a base class."""
     names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
     return names[0] == "read"
 
 
 def make_pool(name: str, reader: Reader, gpu: int | None, pinned: bool | None) -> Pool:
-    """The memory of a reader's batches, for a pipeline on a GPU, or on none.
+    """Make the pool for a reader's batches, for a pipeline on a GPU, or without one.
 
-    `name` is the reader's in messages; `pinned` the argument of `readers.file`.
+    `name` is the reader's name in messages; `pinned` the argument of `readers.file`.
     """
     if gpu is not None and reader.device == "gpu":
         stream = cuda.CudaStream(gpu)

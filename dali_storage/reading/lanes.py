@@ -1,13 +1,14 @@
-"""The threads that read: as many as keep the storage busy, but few at a time on a processor.
+"""The reading threads: enough to keep the storage busy, but few at a time on a processor.
 
 A lane that copies out of the page cache occupies a whole processor. More such lanes than spare
 processors would not be faster: they would compete for the interpreter lock, and for the processors
-that DALI needs. A lane that blocks on a disk occupies none, so many of them are better. Hence the
-*turns*: only a lane that holds a turn may occupy a processor. It keeps its turn from batch to
-batch, in the same thread, and yields it before it blocks.
+of DALI's threads. A lane that blocks on a disk occupies no processor, so many such lanes are
+better. Hence the *turns*: only a lane with a turn may occupy a processor. A lane keeps its turn
+from batch to batch, in the same thread, and yields the turn before blocking.
 
 The readers of one pipeline also share a *gate*: at most as many of their lanes as there are
-processors are past it. A thousand that want the interpreter lock would be busy with waking up.
+processors may be past the gate. A thousand lanes competing for the interpreter lock would be busy
+with waking up.
 """
 
 import contextlib
@@ -28,23 +29,23 @@ from ..contract.waiting import join
 Job = TypeVar("Job")
 
 Gate: TypeAlias = SimpleQueue[None]
-"""As many items as lanes may pass."""
+"""One item for each lane that may pass."""
 
 _lane = threading.local()  # has attributes in lanes, whosever they are
 
 
 def spare_processors(busy_threads: int) -> int:
-    """How many processors of this process `busy_threads` other threads leave over; at least 1."""
+    """Return the number of processors beside `busy_threads` other threads; at least 1."""
     return max(processors() - busy_threads, 1)
 
 
 def be_lane() -> None:
-    """Count the calling thread as a lane: what is collected in it is closed in another thread."""
+    """Mark the calling thread as a lane: readers collected here are closed in another thread."""
     _lane.inside = False
 
 
 def make_gate() -> Gate:
-    """A gate for the readers of one pipeline."""
+    """Make a gate for the readers of one pipeline."""
     gate = Gate()
     for _ in range(processors()):
         gate.put(None)
@@ -52,7 +53,7 @@ def make_gate() -> Gate:
 
 
 class Lanes(Generic[Job]):
-    """Works on jobs in `count` threads, numbered from 0. Jobs begin in the order of submission."""
+    """Threads, numbered from 0 to `count` - 1, for jobs. Jobs begin in the order of submission."""
 
     def __init__(
         self,
@@ -64,12 +65,11 @@ class Lanes(Generic[Job]):
         gate: Gate | None = None,
         activities: Sequence[Activity] = (),
     ) -> None:
-        """Start no thread yet; each is started when it is first needed.
+        """Start no thread yet; each is started when first needed.
 
-        At most `turns` lanes are at work that have not yielded their turn, and only lanes that have
-        passed the `gate`. `begin` is called with one job at a time, in order; `work` with a job
-        that has begun and the lane, concurrently.
-        Neither may raise. `activities`: of the lanes, which the threads are named after.
+        At most `turns` lanes that have not yielded their turn are at work, and only lanes past the
+        `gate`. `begin` is called with one job at a time, in order; `work` with a begun job and the
+        lane, concurrently. Neither may raise. `activities`: of the lanes, used to name the threads.
         """
         self._begin = begin
         self._work = work
@@ -88,7 +88,7 @@ class Lanes(Generic[Job]):
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Queue a job. If no thread can be started for it, drop it and raise `RuntimeError`."""
+        """Queue a job. If no thread can be started, drop the job and raise `RuntimeError`."""
         with self._lock:
             self._jobs.append(job)
             try:
@@ -99,7 +99,7 @@ class Lanes(Generic[Job]):
                     raise
 
     def yield_turn(self) -> None:
-        """Let another lane start. Does nothing in a thread that holds no turn."""
+        """Let another lane start. Does nothing in a thread without a turn."""
         if getattr(self._mine, "has_turn", False):
             self._mine.has_turn = False
             self._leave_gate()
@@ -109,11 +109,11 @@ class Lanes(Generic[Job]):
                 self._ring()
 
     def in_lane(self) -> bool:
-        """Whether the calling thread is a lane, of these or of others; those share the gate."""
+        """Return True if the calling thread is a lane, of these or of others sharing the gate."""
         return hasattr(_lane, "inside")
 
     def close(self) -> None:
-        """Drop the jobs that have not begun, and wait for the others. A lane must not call it."""
+        """Drop the jobs not begun, and wait for the others. Must not be called in a lane."""
         with self._lock:
             self._closed = True
             self._jobs.clear()
@@ -123,7 +123,7 @@ class Lanes(Generic[Job]):
             join(thread, self._running[lane])
 
     def _ring(self) -> None:
-        """Give a free turn to an idle lane if there is a job for it. The lock is held."""
+        """Give a free turn to an idle lane if there is a job. The caller holds the lock."""
         if self._free_turns and self._jobs and self._idle and not self._closed:
             lane = self._idle[0]
             if lane not in self._threads:
@@ -179,7 +179,7 @@ class Lanes(Generic[Job]):
             return job
 
     def _take_job(self, lane: int) -> Job | None:
-        """The next job, if there is one and this lane has or gets a turn; else it becomes idle."""
+        """Return the next job if there is one and this lane has or gets a turn; else go idle."""
         with self._lock:
             if not self._mine.has_turn and self._free_turns:
                 self._free_turns -= 1

@@ -1,4 +1,4 @@
-"""How the samples of a reader are found, and its backend is opened."""
+"""Finding the samples of a reader, and opening its backend."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -19,26 +19,26 @@ from .replacement import OnError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How a reader opens, and how it reads, from checked arguments.
+    """The checked arguments of a reader: how to open, and how to read.
 
     Attributes:
-        find: finds the samples. It is given `Reader.tree()`, to be called only if it is needed, and
-            what lists objects and reads indexes; None for files.
+        find: finds the samples. Arguments: `Reader.tree()`, to be called only if needed; and the
+            `Remote`, which lists objects and reads indexes, or None for files.
         reader: the class of the backend.
-        options: of the backend.
+        options: the options of the backend.
         backend: the backend in messages, see `registry.shown()`.
-        remote: whether the samples are objects.
-        device: where the samples' bytes are delivered, "cpu" or "gpu".
+        remote: True if the samples are objects.
+        device: the memory for the samples' bytes, "cpu" or "gpu".
         order: the order of the samples.
-        depth: how many batches are read ahead.
+        depth: the number of batches to read ahead.
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
-        resume: a state to go on from; see `BatchStream.resume()`.
-        on_error: what is done about bad samples.
+        resume: a state to resume from; see `BatchStream.resume()`.
+        on_error: the handling of bad samples.
         stall_after: the option of `readers.file`.
         names: paths and URLs by which the user named the samples, for reports.
-        stream: makes the stream of samples that is dealt out to the ranks, of which `order` then
-            has the shards and the seed. None: the order is DALI's.
+        stream: makes the stream of samples to be dealt out to the ranks; `order` then has the
+            shards and the seed. None: the order is DALI's.
     """
 
     find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
@@ -61,8 +61,8 @@ class Opening:
         """Find the samples and open the backend, which the caller closes; make the stream.
 
         Raises:
-            ValueError: there are more shards than samples, or the backend does not read such
-                samples, or not into the memory of this device.
+            ValueError: there are more shards than samples, or the backend cannot read such samples,
+                or not into the memory of this device.
             Exception: as `find` and the backend.
         """
         note(self._named)
@@ -77,7 +77,7 @@ class Opening:
         else:
             require_share(stream, self.order)
         if catalog.ranges is not None and not self.reader.reads_ranges:
-            what = f"{self.backend} reads whole files only, no samples in containers"
+            what = f"{self.backend} reads whole files only, not samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
         enter("opening the backend")
         reader = self.reader.open(catalog, remote, **self.options)
@@ -90,11 +90,11 @@ class Opening:
         raise ValueError(
             f"device='gpu': {self.backend} with these options reads into host memory. "
             "xnvme-block and xnvme-bam read into GPU memory with backend_options={'mem': 'gpu'}; "
-            "with any other, take pinned=True and data.gpu()"
+            "with others, use pinned=True and data.gpu()"
         )
 
     def _named(self) -> str:
-        """The first of the names, and the backend."""
+        """Describe the names and the backend: the first name, and the number of others."""
         first, more = self.names[:1], len(self.names) - 1
         where = [os.fsdecode(name) + (f" and {more} more" if more else "") for name in first]
         return ", ".join([*where, self.backend])

@@ -1,4 +1,4 @@
-"""The order of a reader's samples: DALI's, or a stream that is dealt out to the ranks."""
+"""The order of a reader's samples: DALI's, or a stream dealt out to the ranks."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
@@ -18,10 +18,10 @@ from ..order.state import SavedPositions
 
 
 class Ordering:
-    """Makes the order of a reader, and saves and reads positions in it.
+    """Makes the order of a reader, and saves and restores positions in the order.
 
     Attributes:
-        saved: saves positions, and reads them.
+        saved: saves and reads positions.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Ordering:
         self.saved = self._saves()
 
     def make(self, rest: Rest | None) -> Batches:
-        """The order, which is not thread-safe. `rest`: what others have left of an epoch."""
+        """Make the order, which is not thread-safe. `rest`: the part of an epoch left by others."""
         if self._stream is not None:
             return self.dealt(rest)
         catalog = self._catalog
@@ -50,33 +50,34 @@ class Ordering:
         return Order(*order) if rest is None else RestOrder(*order, rest)
 
     def dealt(self, rest: Rest | None) -> StreamOrder:
-        """As `make()`, of a mixture."""
+        """Make the order of a stream, by default of the mixture; `rest` as in `make()`."""
         stream = self.mixture if self._stream is None else self._stream
         return StreamOrder(stream, self._batch_size, self._options, rest)
 
     @property
     def mixture(self) -> MixedStream:
-        """The stream of the samples.
+        """The mixed stream of the samples.
 
         Raises:
-            ValueError: the reader has the order of DALI, or one of the user, or one source.
+            ValueError: the reader has DALI's or the user's order, or a single source.
         """
         if not isinstance(self._stream, MixedStream) or len(self._stream.names) < 2:
             raise ValueError(
-                f"{self._reader}: it has no weights of sources or labels; make it by "
+                f"{self._reader} has no weights of sources or labels; create the reader by "
                 "readers.mix(), or with weights= of labels"
             )
         return self._stream
 
     def sources_of(self, samples: IntArray) -> NDArray[np.int32]:
-        """The number of the source of each sample of a mixture: int32[n]."""
+        """Return the number of the source of each sample of a mixture: int32[n]."""
         assert isinstance(self._stream, MixedStream)
         return self._stream.sources_of(samples)
 
     def members(self, sample: int) -> IntArray | range:
-        """What may take the place of a bad sample: those of its source or class, ascending.
+        """Return the possible replacements of a bad sample: its source or class, ascending.
 
-        Of one source, those of the first epoch: not what a weight of 0 or an own order leaves out.
+        For a single source: the samples of the first epoch, without samples excluded by a weight of
+        0 or by the user's order.
         """
         return range(self._catalog.delivered) if self._stream is None else self._group_of(sample)
 
@@ -92,7 +93,7 @@ class Ordering:
         return lambda sample: given
 
     def set_weights(self, weights: Mapping[Any, Any], at: int) -> None:
-        """Mix by other weights from a position of the stream on.
+        """Change the weights of the mixture from a position of the stream on.
 
         Raises:
             ValueError, TypeError: the weights are wrong, or there is no mixture.
@@ -106,7 +107,7 @@ class Ordering:
         return [] if self._stream is None else self._stream.changes
 
     def replay(self, changes: list[Any]) -> None:
-        """Set the weights that a state has.
+        """Set the weights of a state.
 
         Raises:
             ValueError: they are damaged.

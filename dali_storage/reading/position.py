@@ -1,4 +1,4 @@
-"""Where a stream of batches is."""
+"""The position in a stream of batches."""
 
 import operator
 from collections import deque
@@ -9,34 +9,34 @@ _HELD = 2  # batches that an iterator of DALI may have taken for itself
 
 
 def next_index(index: int) -> int:
-    """The batch after a batch, unless batches are left out."""
+    """Return the batch after a batch, unless batches are left out."""
     return index + 1
 
 
 class Position:
-    """The index of the next batch of a stream, and of those on their way to the user.
+    """The index of the next batch of a stream, and of the batches on their way to the user.
 
     Attributes:
-        successor: the index of the batch after a batch, by default the next one. What is left out
-            is not read. May be set at any time; must be a pure function.
+        successor: returns the index of the batch after a batch, by default the next one. Skipped
+            batches are not read. May be set at any time; must be a pure function.
     """
 
     def __init__(self) -> None:
-        """At the first batch."""
+        """Begin at the first batch."""
         self.successor: Callable[[int], int] = next_index
         # A deque, because `advance()` must be C code.
         self._indices = deque([0])
 
     @property
     def next(self) -> int:
-        """The index of the next batch, counted from 0 across epochs; `seek()` changes it."""
+        """The index of the next batch, counted from 0 across epochs; `seek()` changes the index."""
         return self._indices[-1]
 
     def seek(self, index: int) -> None:
-        """Make this the next batch that DALI takes, whatever was to follow.
+        """Make this the next batch for DALI, in place of the planned successor.
 
-        Batches that DALI has taken and not yet delivered still come first. What was read ahead is
-        dropped, unless the new position needs it.
+        Batches that DALI already has and has not yet delivered still come first. Batches read ahead
+        are dropped, unless the new position needs them.
 
         Raises:
             ValueError: the index is negative.
@@ -46,15 +46,15 @@ class Position:
         self._indices[-1] = operator.index(index)
 
     def advance(self, pending: int) -> Callable[[], object]:
-        """What moves on to the successor when it is called: C code, which no Ctrl-C interrupts.
+        """Return a function that moves on to the successor: C code, which no Ctrl-C interrupts.
 
-        Only the indices of the last `pending` batches, and of those that an iterator may have taken
-        for itself, stay known, for `delivered()`.
+        For `delivered()`, only the indices of the last `pending` batches are kept, and of the
+        batches that an iterator may hold.
         """
         while len(self._indices) > pending + 1 + _HELD:
             self._indices.popleft()
         return partial(self._indices.append, self.successor(self.next))
 
     def delivered(self, pending: int) -> int:
-        """The index of the next batch for the user, who has not got the last `pending` ones."""
+        """Return the index of the user's next batch; the last `pending` batches are undelivered."""
         return self._indices[-1 - pending]

@@ -1,4 +1,4 @@
-"""Reading ahead: owns the threads, the memory and the lifetimes, so that backends need not."""
+"""Reading ahead: the threads, memory and lifetimes, so that backends own none of these."""
 
 import contextlib
 import copy
@@ -33,13 +33,13 @@ from .statistics import ReaderStatistics, Tally
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedBatch:
-    """A batch that has been read. Its buffer is used again when nothing refers to it any more.
+    """A batch after reading. Its buffer is reused when the last reference dies.
 
     Attributes:
         samples: int64[n], indices of delivered samples, see `Catalog`.
         nbytes: the sum of the pieces' sizes.
-        outputs: what the format makes of them, each with n samples: slices of one leased buffer,
-            or copies.
+        outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
+            copies.
     """
 
     samples: IntArray
@@ -49,9 +49,9 @@ class LoadedBatch:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch to be read: a lane sets the outcome, then it tells the caller that it is done.
+    """A batch to read: a lane sets the outcome, then signals the caller by `done`.
 
-    Not a Future: that is written in Python, and a Ctrl-C may leave it locked for good.
+    Not a Future, which is written in Python: a Ctrl-C may leave a Future locked for good.
     """
 
     index: int
@@ -64,8 +64,8 @@ class _Job:
 class Prefetcher:
     """Reads batches ahead of the caller, in up to as many threads as the reader has lanes.
 
-    A caller that gets batch after batch has each of them read once, in order. Any other batch can
-    be had too; then the batches that were read ahead are dropped if they do not follow it.
+    If the caller gets batch after batch, each is read once, in order. Any other batch is available
+    too; then batches read ahead are dropped unless they follow the new one.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Prefetcher:
     ) -> None:
         """Take over `reader`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
-        `pool` has the memory, by default that of `reader.allocate()`. `dali_threads` is the number
-        of the pipeline's threads, which need processors too. `fmt` makes the outputs; by default
-        they are the samples' bytes. `gate` is for cooperative readers that set no `copying_lanes`.
-        `views`: the numbers of the outputs that may be the reader's own memory, because nobody
-        writes to them. `on_error`: what is done about bad samples; by default they are errors.
-        `members`: of `Replacement`. `activities`: of the lanes, for others to look at.
+        `pool` has the memory, by default from `reader.allocate()`. `dali_threads` is the number of
+        the pipeline's threads, which need processors too. `fmt` makes the outputs; by default they
+        are the samples' bytes. `gate` is for cooperative readers without `copying_lanes`. `views`:
+        the numbers of the outputs that may be the reader's own memory, because nobody writes to
+        them. `on_error`: the handling of bad samples; by default they are errors. `members`: of
+        `Replacement`. `activities`: of the lanes, for observers.
         """
         self._broken = on_error.broken if on_error else None
         replace = on_error if on_error and on_error.replace else None
@@ -122,9 +122,9 @@ class Prefetcher:
         reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int, successor: Callable[[int], int] = next_index) -> LoadedBatch:
-        """Batch `index`; blocks until it has been read. After an error, reads it again.
+        """Return batch `index`; block until the batch is read. After an error, read again.
 
-        The batches that follow it by `successor` are read ahead.
+        The batches that follow by `successor` are read ahead.
         """
         if self.replacement is not None and self.replacement.only is not None:
             return self._read_only(self.replacement.only)
@@ -161,18 +161,18 @@ class Prefetcher:
 
     @property
     def statistics(self) -> ReaderStatistics:
-        """Of the batches until now; also after `close()`."""
+        """The statistics of the batches until now; also after `close()`."""
         return self.tally.statistics
 
     def _read_only(self, samples: IntArray) -> LoadedBatch:
-        """These samples as a batch, which a lane reads; what was read ahead is dropped."""
+        """Read these samples as a batch in a lane; batches read ahead are dropped."""
         self.forget()
         self._ahead[-1] = job = _Job(-1, samples=samples)
         self._lanes.submit(job)
         return self._awaited(-1)
 
     def forget(self) -> None:
-        """Drop what was read ahead."""
+        """Drop the batches read ahead."""
         while self._ahead:
             self._ahead.popitem()[1].wanted = False
 
@@ -198,12 +198,12 @@ class Prefetcher:
         self._pool.clear()
 
     def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
-        """Have batch `index` and those that follow it read, and do not wait for them."""
+        """Start reading batch `index` and its successors, without waiting."""
         if self._hot_samples(index) is None:
             self._submit_ahead(index, successor)
 
     def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
-        """Take another order; drop the batches that were read ahead, but for those that `stays`."""
+        """Use another order; drop the batches read ahead, except where `stays(index)`."""
         self._order = order
         self._first_order = copy.deepcopy(order) if self._first_order is not None else None
         self._own_order = None
@@ -211,7 +211,7 @@ class Prefetcher:
             self._ahead.pop(index).wanted = False
 
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
-        """Returns how many of them had been read already."""
+        """Submit a batch and its successors; return how many of them were read already."""
         wanted, last = {index: None}, index  # in order
         for _ in range(self._depth):
             last = successor(last)
@@ -228,7 +228,7 @@ class Prefetcher:
         return ready
 
     def _hot_samples(self, index: int) -> tuple[IntArray, IntArray] | None:
-        """The samples of a batch that needs no lane, and those to read; None if it needs one."""
+        """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
         if self._first_order is None:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
@@ -312,7 +312,7 @@ class Prefetcher:
 
 
 def _names(catalog: Catalog, samples: IntArray) -> str:
-    """The first of some samples, and how many others there are."""
+    """Name the first of some samples, and count the others."""
     if not samples.size:
         return "no samples"
     path, more = os.fsdecode(catalog.path(int(samples[0]))), samples.size - 1
@@ -320,9 +320,9 @@ def _names(catalog: Catalog, samples: IntArray) -> str:
 
 
 def _clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:
-    """Clear the frames of an error and of those that led to it: locals keep the buffer alive.
+    """Clear the frames of an error and of its causes: locals keep the buffer alive.
 
-    Not those of one that the caller has `handled` and of those before.
+    Frames of an error that the caller has `handled`, and of earlier errors, are left alone.
     """
     while error is not handled and error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -335,7 +335,7 @@ def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:
 
 
 def copying_lanes(reader: Reader, dali_threads: int) -> int:
-    """How many lanes may work at once without having yielded, beside the threads of DALI."""
+    """Return how many lanes may work at once without yielding, beside DALI's threads."""
     if not reader.cooperative:
         return reader.lanes
     return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)

@@ -1,4 +1,4 @@
-"""Bad samples, and the others that are given in their place."""
+"""Bad samples and their replacements."""
 
 import errno
 import json
@@ -36,23 +36,23 @@ _ATTEMPTS = 16
 _SHOWN = 3  # names in an error
 
 Broken: TypeAlias = Callable[[Any, Callable[[], bytes]], str]
-"""Why bytes are bad; "": they are not. It may ask for the name of the file, b"" of a container."""
+"""Explains why bytes are bad; "": good. May call for the name of the file, b"" for a container."""
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
-"""The delivered samples, ascending, among which one is that may take the place of a sample."""
+"""The delivered samples, ascending, from which the replacement of a sample is chosen."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnError:
-    """What is done about bad samples.
+    """The handling of bad samples.
 
     Attributes:
-        replace: whether another sample is given in place of a bad one.
-        broken: tells bad bytes; None: they are not checked.
-        most: how many bad samples there may be. None: 10, or 0.1 % if that is more.
-        record: the path of a file to which a line of JSON is appended for each; "" if to none.
+        replace: True if another sample is delivered in place of a bad one.
+        broken: detects bad bytes; None: bytes are not checked.
+        most: the greatest number of bad samples. None: 10, or 0.1 % if this is more.
+        record: the path of a file, which gets a line of JSON for each bad sample; "": no file.
         seed: of the choice, the same on all ranks.
     """
 
@@ -82,14 +82,14 @@ def require_whole(
 
 
 class Replacement:
-    """The bad samples of a catalog that are known, and what takes their place.
+    """The known bad samples of a catalog, and their replacements.
 
-    That is the same on all ranks, whoever finds a bad sample, and when: a pure function of the
-    sample and of which others are bad. Used by all lanes.
+    A replacement is the same on all ranks, at any time: a pure function of the sample and of the
+    set of bad samples. Used by all lanes.
 
     Attributes:
-        bad: the errors of the bad samples, in the order in which they were found.
-        only: the samples of which every batch consists, to find bad ones; None: as the order says.
+        bad: the errors of the bad samples, in the order of detection.
+        only: the samples of every batch, to find bad ones; None: as in the order.
     """
 
     def __init__(self, catalog: Catalog, on_error: OnError, members: Members | None = None) -> None:
@@ -114,10 +114,10 @@ class Replacement:
         return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
-        """What `read` returns for `samples`, or for others in place of those that are bad.
+        """Call `read` for `samples`, with other samples in place of bad ones; return the result.
 
-        If a batch fails, its samples are read one by one. Raises an error that is of no sample, or
-        of one that cannot be replaced, or of the first if there are too many.
+        If a batch fails, its samples are read one by one. Raises an error that concerns no sample,
+        the error of a sample without a replacement, or the first error if there are too many.
         """
         failed = False
         while True:
@@ -131,14 +131,14 @@ class Replacement:
             self.add(found)
 
     def chosen(self, samples: IntArray) -> IntArray:
-        """`samples`, or a copy with others in place of those that are known to be bad."""
+        """Return `samples`, or a copy with other samples in place of known bad ones."""
         if not self.bad or self.bad.keys().isdisjoint(wanted := samples.tolist()):
             return samples
         self._require_few()
         return np.array([self._instead(it) if it in self.bad else it for it in wanted], np.int64)
 
     def add(self, found: Mapping[int, Exception]) -> None:
-        """Note bad samples and their errors; raise that of the first if there are too many."""
+        """Note bad samples and their errors; raise the first error if there are too many."""
         with self._lock:
             for index, error in found.items():
                 if index in self.bad or len(self.bad) > self._most:
@@ -162,7 +162,7 @@ class Replacement:
             raise self._error(next(iter(self.bad)), f"{what}; {remedy}")
 
     def _instead(self, index: int) -> int:
-        """The first good one of a sequence of samples that depends on the index only."""
+        """Return the first good sample of a sequence that depends on the index only."""
         members = self._members(index)
         if (count := len(members)) < 2:
             raise self._error(index, "no other sample can take its place")
@@ -185,7 +185,7 @@ class Replacement:
         return full_path(told if told in paths else paths[0])
 
     def _append(self, line: bytes) -> None:
-        """By one call, so that processes may share the file."""
+        """Append in one call, so that processes may share the file."""
         path = self._on_error.record
         with named(os.fsencode(path)), open(path, "ab", 0) as file:
             file.write(line)
@@ -194,7 +194,7 @@ class Replacement:
 def culprits(
     catalog: Catalog, samples: IntArray, read: Callable[[IntArray], object]
 ) -> dict[int, Exception]:
-    """The samples that cannot be read alone, and their errors; raises any other error."""
+    """Find the samples that cannot be read alone, and their errors; raise any other error."""
     found: dict[int, Exception] = {}
     for index in dict.fromkeys(samples.tolist()):
         try:
@@ -209,7 +209,7 @@ def culprits(
 
 
 def is_of_sample(error: Exception, catalog: Catalog, paths: Sequence[bytes] = ()) -> bool:
-    """Whether an error is of a sample, not of the machine; of one with these paths, if given."""
+    """Return True if an error is of a sample (with one of `paths`, if given), not the machine."""
     if isinstance(error, RecordError):
         return True
     if isinstance(error, ContainerChangedError):
@@ -220,7 +220,7 @@ def is_of_sample(error: Exception, catalog: Catalog, paths: Sequence[bytes] = ()
 
 
 def path_of(error: Exception) -> bytes:
-    """The path of the file or object that an error of the system is about; b"": of none."""
+    """Return the path of the file or object in an error of the system; b"" if none."""
     if not isinstance(error, OSError) or not isinstance(error.filename, (str, bytes)):
         return b""
     path = os.fsencode(error.filename)
@@ -228,7 +228,7 @@ def path_of(error: Exception) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """What an error says beside the path."""
+    """Return the text of an error without the path."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error).removeprefix(f"{getattr(error, 'filename', '')!r}: ")

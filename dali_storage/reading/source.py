@@ -37,31 +37,32 @@ _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of 
 class BatchStream:
     """An endless stream of full batches.
 
-    `batch()` returns the same batch until `position` moves on. If one source of a
-    pipeline fails, DALI drops the batches of the others, which must then return them again.
-    Otherwise two readers of one pipeline would get out of step.
+    `batch()` returns the same batch until `position` moves on. If one source of a pipeline fails,
+    DALI drops the batches of the others, which must then return them again. Otherwise two readers
+    of one pipeline would get out of step.
 
     The reader, its files and its threads are closed by `close()`, or when the source is
     garbage-collected.
 
     Attributes:
-        position: where it is.
-        resumed: whether `resume()` has moved it.
-        restored: whether `restore()` has moved it.
-        rest: what is left of the epoch that it was moved into, if others began it; else None.
-        ended: why `batch()` refuses to go on, after `close()` or `end()`; None before.
+        position: the position in the stream.
+        resumed: True after `resume()` has moved the stream.
+        restored: True after `restore()` has moved the stream.
+        rest: the part of a resumed epoch left by other ranks; else None.
+        ended: the reason for `batch()` to refuse, after `close()` or `end()`; None before.
         fmt: makes the outputs of a batch.
-        on_error: what is done about bad samples.
-        pinned: whether batches are in page-locked host memory; known after `start()`.
-        recent: what DALI was given of the last batches; empty after `close()`. DALI drops its
-            references in a thread of its own, and waits for the interpreter lock if one is the
-            last. These outlive them and are dropped in the thread that asks for batches.
-        stream: where DALI must queue its copies of batches in GPU memory. Their buffers are used
-            again when these copies are done. None for batches in host memory.
+        on_error: the handling of bad samples.
+        pinned: True if batches are in page-locked host memory; known after `start()`.
+        recent: the outputs of the last batches given to DALI; empty after `close()`. DALI drops its
+            references in a thread of its own, and waits for the interpreter lock if a reference is
+            the last. The references here outlive DALI's and are dropped in the thread that asks for
+            batches.
+        stream: the stream for DALI's copies of batches in GPU memory. Buffers are reused when these
+            copies are done. None for batches in host memory.
         replacement: the bad samples, after `start()`; None if these are errors.
     """
 
-    _remedy = "make the pipeline anew"
+    _remedy = "build a new pipeline"
 
     def __init__(self, name: str, opening: Opening) -> None:
         """Open nothing yet. `name` is for error messages."""
@@ -88,7 +89,7 @@ class BatchStream:
         self._watched: stalls.Watched | None = None
 
     def open(self) -> tuple[Catalog, Reader]:
-        """The samples and the open backend; opened by the first call, which raises its errors.
+        """Return the samples and the open backend; the first call opens them and raises its errors.
 
         After `close()` the backend is closed.
         """
@@ -108,15 +109,15 @@ class BatchStream:
 
     @property
     def configured(self) -> bool:
-        """Whether `configure()` has succeeded."""
+        """True after `configure()` has succeeded."""
         return self._batch_size > 0 and (self._resume is None or self.resumed)
 
     def configure(
         self, *, batch_size: int, seed: int | None, checkpointing: bool, shared_seed: bool = True
     ) -> None:
-        """Take what the pipeline decides about the order; before `start()`, states and checkpoints.
+        """Set the pipeline's part of the order; before `start()`, states and checkpoints.
 
-        A `seed` replaces the reader's own. `shared_seed` says that it is the same on all ranks.
+        A `seed` replaces the reader's own. With `shared_seed`, the seed is the same on all ranks.
 
         Raises:
             TypeError, ValueError: see `resume()`.
@@ -130,24 +131,26 @@ class BatchStream:
 
     @property
     def meta(self) -> dict[str, int]:
-        """What `pipe.reader_meta(name)` returns for this reader."""
+        """The result of `pipe.reader_meta(name)` for this reader."""
         catalog, _ = self.open()
         size = catalog.delivered if self._samples is None else self._samples.epoch_size
         return reader_meta(size, self._order)
 
     def require_gpu(self, device_id: int | None) -> None:
-        """Open the backend; refuse a pipeline on this GPU, or on none, if it cannot serve it."""
+        """Open the backend; refuse a pipeline with another GPU than the backend, or without one."""
         _, reader = self.open()
         if reader.gpu is not None and reader.gpu != device_id:
             has = "no GPU" if device_id is None else f"GPU {device_id}"
             raise ValueError(
-                f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; give both "
-                "the same: 'gpu' in backend_options, device_id of the pipeline"
+                f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; set 'gpu' "
+                "in backend_options and the pipeline's device_id to the same GPU"
             )
         if self._opening.pinned and reader.device == "gpu":
-            raise ValueError(f"{self}: pinned=True is for host memory, and device='gpu' has none")
+            raise ValueError(
+                f"{self}: pinned=True is for host memory; leave out pinned if device='gpu'"
+            )
         if self._opening.pinned and device_id is None:
-            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU: give it device_id")
+            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU; set its device_id")
 
     def start(
         self,
@@ -157,11 +160,11 @@ class BatchStream:
         gate: Gate | None = None,
         views: Collection[int] = (),
     ) -> None:
-        """Open the backend, unless it is open; then `batch()` may be called.
+        """Open the backend, unless already open; then `batch()` may be called.
 
-        The arguments are those of the pipeline; its readers share the `gate`. `views`: the
-        numbers of the outputs of the format that nobody can write to, so they may be memory of the
-        backend, unless batches are page-locked.
+        The arguments are the pipeline's; its readers share the `gate`. `views`: the numbers of the
+        format's outputs that nobody can write to; they may be memory of the backend, unless batches
+        are page-locked.
         """
         self._refuse_fork()
         self._refuse_ended()
@@ -193,12 +196,12 @@ class BatchStream:
         self._close_when_collected(self._prefetcher.close)
 
     def read_ahead(self) -> None:
-        """Begin to read the batch at the position, and those after it; do not wait for them."""
+        """Start reading the batch at the position, and its successors, without waiting."""
         assert self._prefetcher is not None, "start() comes first"
         self._prefetcher.read_ahead(self.position.next, self.position.successor)
 
     def checkpoint(self, pending: int) -> dict[str, Any]:
-        """For a checkpoint, when `pending` batches were taken and not yet delivered to the user."""
+        """Make a checkpoint, with `pending` batches given to DALI but not yet to the user."""
         return self.ordering.saved.checkpoint(
             self.position.delivered(pending), self.rest, self._resume
         )
@@ -207,12 +210,12 @@ class BatchStream:
         """Move to the position of a checkpoint.
 
         Raises:
-            ValueError: it is damaged, or of another data set or order, or the reader was given
-                `resume`, too.
+            ValueError: the checkpoint is damaged, or of another data set or order, or the reader
+                has `resume`, too.
         """
         if self._resume is not None:
-            either = "give the pipeline checkpoint=, or the reader resume="
-            raise ValueError(f"{self}: it cannot begin at two places: {either}")
+            either = "either checkpoint= to the pipeline or resume= to the reader"
+            raise ValueError(f"{self} cannot begin at two places; pass {either}")
         saved = self.ordering.saved.read_checkpoint(checkpoint)
         if saved["resumed"] is not None:
             self.resume(saved["resumed"])
@@ -221,9 +224,9 @@ class BatchStream:
         self.restored = True
 
     def state(self, pending: int) -> dict[str, Any]:
-        """For `resume()`; the same on all ranks that have been given equally many batches.
+        """Make a state for `resume()`; the same on all ranks after equally many batches.
 
-        Its seed is None if every rank may have another one.
+        Its seed is None if the ranks may have different seeds.
 
         Raises:
             ValueError: the reader does not pad its last batches.
@@ -233,12 +236,13 @@ class BatchStream:
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on where `state()` was called, with any number of ranks and batch size.
 
-        After `configure()` and before `start()`. Each sample of the epoch that is left is given
-        once, by one of the ranks; then whole epochs follow. `rest` says which batches these are.
+        After `configure()` and before `start()`. Each sample of the remaining epoch is delivered
+        once, by one of the ranks; then whole epochs follow. `rest` describes the remaining batches.
 
         Raises:
-            TypeError, ValueError: it is damaged, or of another data set or order; names it.
-            RuntimeError: it has begun to read.
+            TypeError, ValueError: the state is damaged, or of another data set or order; names the
+                reader.
+            RuntimeError: the reader has begun to read.
         """
         if self._prefetcher is not None:
             raise RuntimeError(f"{self} has begun to read; resume it before the first batch")
@@ -248,12 +252,12 @@ class BatchStream:
         self.position.seek(position)
 
     def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
-        """Mix by other weights from a position of the stream on; returns it.
+        """Change the weights of the mixture from a position of the stream on; return the position.
 
-        By default from the first batch that DALI has not taken.
+        By default from the first batch that DALI does not have yet.
 
         Raises:
-            ValueError, TypeError: the weights are wrong; batches from `at` on have been taken; or
+            ValueError, TypeError: the weights are wrong; DALI already has batches from `at` on; or
                 the reader has no weights.
         """
         at = self.place_of(self.position.next) if at is None else at
@@ -265,20 +269,20 @@ class BatchStream:
         return position
 
     def require_change(self, weights: Mapping[Any, Any], at: int) -> int:
-        """Refuse what `set_weights()` does; returns the position."""
+        """Refuse wrong arguments of `set_weights()`; return the position."""
         self.ordering.mixture.with_weights(weights, 0)
         require_integer("set_weights", "at", position := operator.index(at), range(2**62))
         if position < (least := self.place_of(self.position.next)):
             what = f"at must be at least {least}, not {position}"
-            raise ValueError(f"{self}: {what}: DALI has taken the batches before")
+            raise ValueError(f"{self}: {what}: DALI already has the batches before")
         return position
 
     def place_of(self, index: int) -> int:
-        """The position in the stream of the samples at which a global batch starts."""
+        """Return the position of a global batch's start in the stream of samples."""
         return self.ordering.dealt(self.rest).start(index)
 
     def progress(self, pending: int) -> dict[Any, tuple[int, int]]:
-        """How many samples each source has given in all, and how many whole passes."""
+        """Return, for each source, the samples delivered in all and the number of whole passes."""
         position = self.place_of(self.position.delivered(pending))
         return self.ordering.mixture.progress(position)
 
@@ -289,7 +293,7 @@ class BatchStream:
         return Ordering(repr(self), self.open()[0], self._samples, *settings)
 
     def batch(self) -> LoadedBatch:
-        """The batch at the position; blocks until it has been read. After an error, tries again."""
+        """Return the batch at the position; block until read. After an error, try again."""
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
@@ -297,7 +301,7 @@ class BatchStream:
 
     @property
     def statistics(self) -> ReaderStatistics:
-        """Of the batches until now, also after `close()`; zeros before `start()`."""
+        """The statistics of the batches until now, also after `close()`; zeros before `start()`."""
         return ReaderStatistics() if self._prefetcher is None else self._prefetcher.statistics
 
     @property
@@ -308,7 +312,8 @@ class BatchStream:
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.
 
-        `meta`, `statistics`, `labels()` and `samples()` go on; `batch()` raises `RuntimeError`.
+        `meta`, `statistics`, `labels()` and `samples()` still work; `batch()` raises
+        `RuntimeError`.
         """
         self.ended = self.ended or f"{self} is closed; {self._remedy} to read again"
         if self._finalizer is not None and (todo := self._finalizer.peek()):
@@ -325,17 +330,17 @@ class BatchStream:
         )
 
     def samples(self, position: int) -> IntArray:
-        """int64[n], the delivered samples of any batch, for messages: a jump in a shuffle is slow.
+        """Return the samples of any batch, int64[n], for messages: a jump in a shuffle is slow.
 
         Raises:
-            RuntimeError: `start()` has not been called, so the size of batches is not known.
+            RuntimeError: `start()` has not been called, so the batch size is unknown.
         """
         if self._prefetcher is None:
-            raise RuntimeError(f"{self}: batches are known when the pipeline has taken the first")
+            raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.ordering.make(self.rest).batch(position)
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
-        """int32[n], the labels of the batch's samples; owned by the caller."""
+        """Return the labels of the batch's samples: int32[n], owned by the caller."""
         return self.open()[0].labels[batch.samples]
 
     def __repr__(self) -> str:
@@ -349,7 +354,7 @@ class BatchStream:
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"{self}: its files and threads belong to process {self._process}, not to its fork "
-                f"{os.getpid()}; make the reader in the process that runs it"
+                f"{os.getpid()}; create the reader in the process that runs it"
             )
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
@@ -362,7 +367,7 @@ class BatchStream:
 
 
 def _close_in(process: int, close: Callable[[], None], watched: stalls.Watched) -> None:
-    """Skip a fork: it shares its files with the parent and has none of the threads."""
+    """Close, except in a fork, which shares files with the parent and has none of the threads."""
     if os.getpid() == process:
         try:
             close()  # which may hang, too

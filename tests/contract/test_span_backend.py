@@ -44,7 +44,7 @@ class SpanReader(PreadReader):
             finally:
                 os.close(fd)
             if now != known or got < spans.needed[span] or self._catalog.altered([file]):
-                what = "the container has changed; make its index and the pipeline anew"
+                what = "the container has changed; rebuild its index and the pipeline"
                 raise ContainerChangedError(os.fsencode(path), what)
 
 

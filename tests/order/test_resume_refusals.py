@@ -191,7 +191,7 @@ def test_a_checkpoint_and_a_state_exclude_each_other():
     made = pipeline(0, 1, 4, options=checkpointing)
     numbers(made, 2)
     both = checkpointing | {"checkpoint": made.checkpoint()}
-    with pytest.raises(ValueError, match=r"'R'.*two places: .*checkpoint=, or .*resume="):
+    with pytest.raises(ValueError, match=r"'R'.*two places; .*checkpoint= .*or resume="):
         pipeline(0, 1, 4, saved([made]), options=both).build()
 
 

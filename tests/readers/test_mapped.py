@@ -100,7 +100,7 @@ def test_outputs_that_somebody_can_write_to_are_copied_with_a_warning(containers
     epochs = []
     for epoch in range(4):
         if epoch == 0:
-            with pytest.warns(NotMapped, match="other operators than decoders take its outputs"):
+            with pytest.warns(NotMapped, match="operators other than decoders use its outputs"):
                 data, _ = pipeline.run()
         else:
             data, _ = pipeline.run()

@@ -154,7 +154,7 @@ OWN: dict[str, list[Row]] = {
         (NO_FILES | {"file_root": ROOT / "tests", "file_filters": "*.nothing"}, "nothing"),
         ({"device": "mixed"}, "device must be 'cpu' or 'gpu', not 'mixed'"),
         ({"device": 0}, "device must be"),
-        ({"device": "gpu", "check": True}, "check=True looks at bytes in host memory"),
+        ({"device": "gpu", "check": True}, "check=True needs batches in host memory"),
         ({"exclude": "s3://b/bad.jsonl"}, "exclude must be a local path"),
     ],
     "lmdb": [

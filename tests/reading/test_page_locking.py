@@ -142,7 +142,7 @@ def test_another_gpu_than_that_of_the_pipeline_is_refused(opener, gpus, device_i
         (None, None, [0], {}, []),
         (0, False, [0], {}, []),
         (0, None, [0], {}, ["page-locked for the GPU, unless pinned=False"]),
-        (None, None, [], {}, ["other operators than decoders take its outputs"]),
+        (None, None, [], {}, ["operators other than decoders use its outputs"]),
         (None, None, [0], {"read": lambda *_: None}, ["Own has its own read() and no views()"]),
     ],
 )

@@ -148,7 +148,7 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener):
 )
 def test_the_samples_of_any_batch_are_known(opener, order):
     source = opener.make(**order)
-    with pytest.raises(RuntimeError, match=r"'R'.*batches are known when"):
+    with pytest.raises(RuntimeError, match=r"'R'.*batches are unknown until"):
         source.samples(0)
     source.start(**SETTINGS)
     batches = take(source, 12)
@@ -170,7 +170,7 @@ def test_a_closed_source_reads_no_more(opener, batches):
         source.close()
         assert opener.closed == 1
         assert lanes() <= before
-        with pytest.raises(RuntimeError, match=r"'R'\) is closed; make the pipeline anew"):
+        with pytest.raises(RuntimeError, match=r"'R'\) is closed; build a new pipeline"):
             source.start(**SETTINGS) if batches is None else source.batch()
     assert source.meta["epoch_size"] == 10
     assert source.statistics.batches == (batches or 0)

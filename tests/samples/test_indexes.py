@@ -234,7 +234,7 @@ def test_a_url_that_cannot_be_indexed_is_refused(indexed, tmp_path, capsys, monk
     made = tmp_path / "other.index"
     for wrong, what in [
         (["s3://nothing/x"], "no such bucket; check its name and the endpoint: 's3://nothing/x'"),
-        (["s3://name:canary@bucket/train"], "name, key or password in it; take it out"),
+        (["s3://name:canary@bucket/train"], "name, key or password in it; remove it"),
         (["https://host/train"], "'https://host/train': a web server does not list its files"),
     ]:
         status, _, without = run(capsys, *wrong)
