@@ -160,7 +160,7 @@ class Tally:
 class OpenReaders:
     """The readers that read, by unique names; keeps none of them.
 
-    It needs no lock: what several threads do to it is one call of C.
+    No lock is needed: additions are one call of C, and only its own thread removes a reader.
     """
 
     def __init__(self) -> None:
@@ -171,12 +171,17 @@ class OpenReaders:
         name, number = tally.activities.name, 1
         unique = name
         while True:
-            remove = partial(self._of.pop, unique)
+            remove = partial(self._remove, unique)
             reference = weakref.ref(tally, remove)
             if self._of.setdefault(unique, reference) is reference:
-                return partial(remove, None)
+                return partial(remove, reference)
             number += 1
             unique = f"{name}-{number}"
+
+    def _remove(self, name: str, reference: weakref.ref[Tally]) -> None:
+        # A closed reader that dies later must not remove the next one of its name.
+        if self._of.get(name) is reference:
+            del self._of[name]
 
     def items(self) -> list[tuple[str, Tally]]:
         """The names and the counters, in the order in which the readers began to read."""
