@@ -181,7 +181,7 @@ class OpenReaders:
     def _remove(self, name: str, reference: weakref.ref[Tally]) -> None:
         # A closed reader that dies later must not remove the next one of its name.
         if self._of.get(name) is reference:
-            del self._of[name]
+            self._of.pop(name, None)
 
     def items(self) -> list[tuple[str, Tally]]:
         """The names and the counters, in the order in which the readers began to read."""
