@@ -180,7 +180,7 @@ class OpenSet:
 def _read_files(
     files: list[str], labels: list[int], order: IntArray, /, *, shuffle_after_epoch: bool, **of: Any
 ) -> Any:
-    del of["backend"], of["backend_options"]
+    del of["backend"], of["backend_options"], of["stall_after"]
     if not shuffle_after_epoch:
         del of["shuffle_after_epoch_seed"]  # else DALI warns of it
     return fn.readers.file(
