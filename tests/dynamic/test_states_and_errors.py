@@ -121,6 +121,12 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
             next(reader.next_epoch())
 
 
+@pytest.mark.parametrize("given", [{}, {"stall_after": None}, {"stall_after": 2}], ids=str)
+def test_a_reader_is_watched_as_its_argument_says(root, given):
+    with File(4, file_root=root, **given) as reader:
+        assert reader._opening.stall_after == given.get("stall_after", 60)
+
+
 # --- what is refused, what is left --------------------------------------------------------------
 
 
@@ -137,6 +143,7 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
         ({"enable_checkpointing": "no"}, "enable_checkpointing must be True or False, not 'no'"),
         ({"backend": "tape"}, "tape"),
         ({"shard_id": 1}, "shard_id must be .*, not 1"),
+        ({"stall_after": 0}, "stall_after must be a number of seconds above 0"),
     ],
     ids=str,
 )

@@ -15,7 +15,6 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import dali, readers
-from dali_storage.dynamic import readers as dynamic_readers
 from dali_storage.loaders.datasets.settings import Settings
 from tests.kit import versions
 from tests.kit.dali import build, take
@@ -96,7 +95,7 @@ SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "
 
 
 @pytest.mark.parametrize("value", SECONDS, ids=lambda it: f"{it!r:.12}")
-@pytest.mark.parametrize("make", [readers.file, dynamic_readers.File, Settings])
+@pytest.mark.parametrize("make", [readers.file, Settings])
 def test_a_stall_after_that_is_no_number_of_seconds_is_refused(make, value):
     own = {"batch_size": 1} if make is Settings else {"files": ["a"]}
     words = "stall_after must be a number of seconds above 0, or None for no warnings, not "
@@ -117,9 +116,7 @@ def test_a_reader_is_watched_as_its_argument_says(tree, given, expected):
         build(readers.mix, name="R", **mixed, **given),
     ]
     openings = [dali.source(each, "R")._opening for each in pipelines]
-    with dynamic_readers.File(file_root=root, **given) as reader:
-        openings.append(reader._opening)
-    assert [it.stall_after for it in openings] == [expected] * 3
+    assert [it.stall_after for it in openings] == [expected] * 2
     assert openings[1].names == [os.fsencode(root)] * 2
 
 
