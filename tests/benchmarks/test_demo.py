@@ -38,6 +38,14 @@ dataset.IMAGES = 40
 import benchmark
 sys.exit(benchmark.main(["demo", "--batchsize", "8", *sys.argv[1:]]))
 """
+INTERRUPTED = """
+import os, signal, sys
+from nvidia.dali.pipeline import Pipeline
+number = int(sys.argv.pop())
+def construct(self, *arguments, **options):
+    os.kill(os.getpid(), number)
+Pipeline.__init__ = construct
+""" + DEMO
 MOUNT = """#!/bin/sh
 [ "$1" = --make-rprivate ] || { echo mount: no free loop device. >&2; exit 1; }
 """
@@ -140,6 +148,14 @@ def test_an_interrupted_demo_leaves_no_disk_and_no_server(number, tmp_path):
     assert "Traceback" not in rest
     assert {*os.listdir(tmp_path / "demo")} == {"demo.log", "pictures"}
     wait_until(lambda: gone(tmp_path / "demo"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_constructor_of_a_pipeline_prints_no_traceback(number, tmp_path):
+    with python(INTERRUPTED, str(int(number)), cwd=tmp_path) as process:
+        text, _ = process.communicate(timeout=600)
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    assert "Traceback" not in text
 
 
 @pytest.fixture
