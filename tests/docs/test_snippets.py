@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import textwrap
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -282,7 +283,7 @@ def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
 
 
 def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
-    pack, train = snippets("docs/containers.md", "python")
+    pack, train, _ = snippets("docs/containers.md", "python")
     shards = {"/data/shards": str(tmp_path / "shards")}
     run(here(pack, shards | {"/data/train": str(data)}))
     assert make_indexes([str(tar) for tar in (tmp_path / "shards").iterdir()]) == 0
@@ -292,6 +293,21 @@ def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
     labels = [label for _, text in batches for label in ast.literal_eval(text)]
     assert labels != sorted(labels)
     assert sorted(labels) == [0] * 10 + [1] * 10
+
+
+def test_the_text_labels_of_the_containers_page_are_numbers(data, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, path in enumerate(sorted(data.rglob("*.jpg"))):
+            (tmp_path / "label").write_text(str(70 + 3 * number))
+            tar.add(path, f"{number}.jpg")
+            tar.add(tmp_path / "label", f"{number}.cls")
+    *_, code = snippets("docs/containers.md", "python")
+    exec(here(code, SMALL | {"/data/a.tar": str(tmp_path / "a.tar")}), names := {})
+    pipe = names["train"](enable_checkpointing=True)
+    labels = [pipe.run()[1].as_array().ravel().tolist() for _ in range(2)]
+    assert labels == [[70, 73, 76, 79], [82, 85, 88, 91]]
+    resumed = names["train"](enable_checkpointing=True, checkpoint=pipe.checkpoint())
+    assert resumed.run()[1].as_array().ravel().tolist() == [94, 97, 100, 103]
 
 
 def test_the_videos_of_the_page_of_other_formats_are_read_in_the_windows_of_dali(tmp_path):
