@@ -20,7 +20,7 @@ UNWRITTEN = -1
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of the files.
+    """The identity of the file system that holds the mapped files.
 
     Attributes:
         type: "ext2", "ext3", "ext4" or "xfs".

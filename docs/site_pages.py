@@ -19,8 +19,10 @@ OTHERS = {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANG
 """The site's name of each page outside of docs/."""
 API = {
     "dali_storage": "The contract of backends and formats, errors, and functions for all readers.",
-    "dali_storage.readers": "The readers, as in `nvidia.dali.fn.readers`.",
-    "dali_storage.loaders": "Pipelines for training, and the `Loader` that runs them.",
+    "dali_storage.readers": "The readers, as in `nvidia.dali.fn.readers`. Arguments that readers "
+    "share, and their defaults (`...`), are described by `file`.",
+    "dali_storage.loaders": "Pipelines for training, and the `Loader` that runs them. Options that "
+    "loaders share, and their defaults (`...`), are described by `Settings`.",
     "dali_storage.loaders.transforms": "Transforms of images. Presets are made of them.",
     "dali_storage.ops.readers": "The readers as classes, as in `nvidia.dali.ops.readers`.",
     "dali_storage.dynamic.readers": "The readers of DALI's dynamic mode.",

@@ -36,8 +36,8 @@ def webdataset(
     """`fn.readers.webdataset` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
-    bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. For all
-    other arguments see `readers.file`.
+    bit. New are `shuffle`, and the new arguments of `readers.file` except `exclude` and
+    `device="gpu"`. For all other arguments see `readers.file`.
 
     A sample is a sequence of files in a tar with names that are equal up to the first dot of the
     last component; the rest of the name is the extension.

@@ -19,7 +19,7 @@ _NS = 1e-9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """How long a stage took, once for each batch; of requests, once for each request.
+    """The durations of one stage: one for each batch; of requests, one for each request.
 
     A percentile is exact to an eighth, and never too low.
 
