@@ -92,7 +92,7 @@ def resolved(page: str, link: str) -> str:
 
 
 def reference(module: str) -> str:
-    """A page of the reference: all public names, those of constants last."""
+    """A page of the reference: all public names, constants last."""
     path = ROOT / module.replace(".", "/")
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     nodes = [it for it in ast.parse(path.read_text()).body if isinstance(it, ast.Assign)]

@@ -90,7 +90,7 @@ def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
     given = arguments["missing_component_behavior"]
     missing = str(given or "empty").lower()
     if missing not in ("empty", "skip", "error"):
-        what = f"must be 'empty', 'skip', 'error', not {given!r}"
+        what = f"must be 'empty', 'skip' or 'error', not {given!r}"
         raise ValueError(f"missing_component_behavior {what}")
     case = arguments["case_sensitive_extensions"]
     case = case is None or dali_flag("case_sensitive_extensions", case)

@@ -103,7 +103,7 @@ class Tally:
     """The counters of a reader. They outlive it, and keep nothing of it.
 
     Attributes:
-        activities: of its threads.
+        activities: one for each of its threads.
         waited: seconds that the pipeline waited in all; `reset()` leaves it.
     """
 

@@ -1,4 +1,4 @@
-"""A backend of somebody else that reads ranges, too: that of docs/write-a-backend.md and 30 lines."""
+"""A backend of somebody else that reads ranges, too: that of its page in docs and 30 lines."""
 
 import os
 from typing import Any
