@@ -76,8 +76,10 @@ class OwnOrder:
             if epoch not in self._kept:
                 made = self._epoch_of(epoch)
                 if made[0].size != self.epoch_size:
-                    sizes = f"{made[0].size} indices, but epoch 0 has {self.epoch_size}"
-                    raise ValueError(f"order: epoch {epoch} has {sizes}; give all as many")
+                    raise ValueError(
+                        f"order: epoch {epoch} has {made[0].size} indices, but epoch 0 has "
+                        f"{self.epoch_size}; give every epoch the same number"
+                    )
                 self._kept = dict([*self._kept.items()][-1:]) | {epoch: made}
             return self._kept[epoch]
 
