@@ -75,7 +75,7 @@ class PythonFileReader(Reader):
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
                 one file after the other in each lane: slower, above all with `direct`. None: "aio"
                 where it works, otherwise "preadv" with a RuntimeWarning. "mmap" maps containers;
-                one that is cut short then kills the process (docs/containers.md). Where mapping is
+                one that is cut short may kill the process (docs/containers.md). Where mapping is
                 unsafe or useless, they are read, with a `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole
                 files: processors minus `num_threads`, at least 1; ranges: all processors.

@@ -114,7 +114,7 @@ class XnvmeFileReader(Reader):
 
     def allocate(self, nbytes: int) -> Buffer:
         if self._allocator is None:
-            raise ValueError("xnvme-file: the reader is closed")
+            raise ValueError("xnvme-file: the reader is closed; open a new one")
         return self._allocator.allocate(nbytes)
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import IO, Any, NoReturn
 
 from bmap_tools.console import bar
 
-from . import arguments, dataset, disk, environment, maps, report
+from . import arguments, dataset, disk, environment, maps, report, s3
 from .demo_summary import Part, draw, summary
 from .legs import BLOCK, LEGS, OBJECT_LEGS, REFERENCE
 from .measure import measure, results_of, running
@@ -34,25 +33,14 @@ from .workload import (
 
 DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 _PICTURES = os.path.join(DIRECTORY, "pictures")
-_LATENCY = 0.02  # seconds to the first byte of an object, as of a store in the same region
 _DISK_BYTES = 320 << 20  # for 190 MB of pictures
 _ROUNDS = 3, 2
 _SECONDS = 8  # after which the last rounds are left out
-_PIPE = subprocess.PIPE
 _HOT_EPOCHS = 2  # one would end before the queues are full
 _FILES = ("dali", "dali-nommap", "python-file", "python-file-direct")
 _OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
 _OBJECT_BATCHES = 20
 _REFUSED = ("datadir", "cold", "bmap", "uri", "mem", "queues", "io", "spin")
-_CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_SERVER = "tests.kit.objects.fault_server"
-_S3 = {
-    **dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "demo"),
-    **dict.fromkeys(("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_ENDPOINT_URL_S3"), ""),
-    **dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), "/nonexistent"),
-    "AWS_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +52,9 @@ def run(options: argparse.Namespace) -> int:
             raise BadInputError(f"{what}; to measure yours: compare --datadir DIR")
     try:
         with ExitStack() as stack:
-            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
+            _received.clear()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                stack.callback(signal.signal, number, signal.signal(number, _end))
             os.makedirs(DIRECTORY, exist_ok=True)
             return _Demo(stack, options, stack.enter_context(_locked_log())).run()
     except OSError as error:
@@ -72,8 +62,16 @@ def run(options: argparse.Namespace) -> int:
         raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
 
 
-def _end(*_: object) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)  # and leave every `with` block
+_received: list[int] = []
+"""The signals. Python ignores their exceptions in destructors, so `_step` raises them again."""
+
+
+def _end(number: int, *_: object) -> NoReturn:
+    """Leave every `with` block."""
+    _received.append(number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
 
 
 @contextmanager
@@ -171,30 +169,16 @@ class _Demo:
         url = f"s3://{os.path.basename(place)}/train"
         workload = _ordered(hot.workload, self._options.batches or _OBJECT_BATCHES, url=url)
         reason = next(filter(None, (leg.unsupported_reason(workload) for leg in legs)), None)
-        if not os.path.exists(os.path.join(_CHECKOUT, *_SERVER.split(".")) + ".py"):
+        if not s3.is_there():
             reason = "its server is in a checkout only: git clone, then make demo"
         if reason is not None:
             self._left_out.append(f"S3: {reason}")
             return None
-        endpoint = self._stack.enter_context(self._server())
-        before = {name: os.environ.get(name) for name in (*_S3, "AWS_ENDPOINT_URL")}
-        self._stack.callback(_set_environment, before)
-        _set_environment(_S3 | {"AWS_ENDPOINT_URL": endpoint})  # DALI has no other way
+        clients = self._stack.enter_context(s3.serving(DIRECTORY, self._log))
+        self._stack.callback(_set_environment, {name: os.environ.get(name) for name in clients})
+        _set_environment(clients)
         compare_objects(workload)
-        return Part(f"S3, {_LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload))
-
-    @contextmanager
-    def _server(self) -> Iterator[str]:
-        """The URL of a server, which ends with this process. Its buckets are directories."""
-        options = ("--root", os.path.abspath(DIRECTORY), "--latency", str(_LATENCY), "--until-eof")
-        command = (sys.executable, "-m", _SERVER, *options)
-        with subprocess.Popen(
-            command, cwd=_CHECKOUT, stdin=_PIPE, stdout=_PIPE, stderr=self._log, text=True
-        ) as server:
-            assert server.stdout is not None
-            if not (url := server.stdout.readline().strip()):
-                raise BadInputError(f"demo: the S3 server did not start: {self._log.name} says why")
-            yield url
+        return Part(f"S3, {s3.LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload))
 
     def _report(self, parts: Sequence[Part]) -> int:
         """Print the summary, and write the plot and all figures."""
@@ -238,6 +222,8 @@ def _step(text: str) -> Iterator[None]:
         yield
     finally:
         print(f"{time.monotonic() - start:.0f} s", flush=True)
+    if _received:
+        _end(_received[0])
 
 
 def _ordered(workload: Workload, batches: int, **changes: Any) -> Workload:

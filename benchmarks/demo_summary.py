@@ -100,7 +100,9 @@ def _slower(parts: Sequence[Part]) -> list[str]:
     found = []
     for part in parts:
         rows = part.rows.items()
-        names = [name for name, row in rows if name != _THEIRS and (row.get("ratio") or 1) < 1]
+        names = [
+            name for name, row in rows if name != _THEIRS and round(row.get("ratio") or 1, 2) < 1
+        ]
         if names:
             found.append(f"{part.title}: {', '.join(name.split(', ')[-1] for name in names)}")
     return [f"Slower than DALI: {'; '.join(found)}"] if found else []

@@ -10,15 +10,17 @@ exit status is 1.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import dataset
+from . import dataset, s3
 from .report import cell
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +33,8 @@ RUNS = {
     "containers-cold": "containers --cold --seed 1 --rounds 9",
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
-    "readers-hot": "readers --seed 1",
+    "readers-hot": "readers --seed 1 --batches 100",
+    "objects": "objects --url s3://files/train --seed 1 --batches 20",
     "imagenet-train": "loaders --set imagenet-train",
     "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
     "cifar10": "loaders --set cifar10 --batchsize 256",
@@ -118,9 +121,13 @@ def _data(directory: str, command: Sequence[str], images: int) -> str:
 
 def _measure(command: Sequence[str], data: str) -> dict[str, Any] | None:
     """The figures of a benchmark; None if it fails, which it then has said."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".json"))
         line = [str(ROOT / "benchmark.py"), *command, "--datadir", data, "--json", file.name]
-        if subprocess.run([sys.executable, *line]).returncode:
+        clients = {}
+        if command[0] == "objects":
+            clients = stack.enter_context(s3.serving(os.path.dirname(data), sys.stderr))
+        if subprocess.run([sys.executable, *line], env=os.environ | clients).returncode:
             return None
         measured: dict[str, Any] = json.load(file)
         return measured

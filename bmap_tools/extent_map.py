@@ -20,7 +20,7 @@ UNWRITTEN = -1
 
 @dataclass(frozen=True, slots=True)
 class FileSystem:
-    """The file system of the files.
+    """The identity of the file system that holds the mapped files.
 
     Attributes:
         type: "ext2", "ext3", "ext4" or "xfs".
@@ -38,14 +38,14 @@ class Device:
     """The block device of a file system, and its disk.
 
     Attributes:
-        path: of the device, "/dev/nvme0n1p2".
-        size: of the device, bytes.
+        path: the device's path, such as "/dev/nvme0n1p2".
+        size: the device's size in bytes.
         logical_block_size: bytes; the LBA size.
         disk: "/dev/nvme0n1"; equal to `path` for a whole disk.
         disk_size: bytes.
         start: offset of the device on the disk, bytes; 0 for a whole disk.
-        serial: of the disk, or None.
-        wwid: of the disk (EUI-64, NGUID, NAA), or None.
+        serial: the serial number of the disk, or None.
+        wwid: the disk's identifier (EUI-64, NGUID, NAA), or None.
         backing_file: the image of a loop device.
     """
 

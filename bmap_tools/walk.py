@@ -16,8 +16,8 @@ class Folder:
 
     Attributes:
         prefix: the directory's path from the root, with a slash at the end; empty for the root.
-        names: of the files, in byte order, separated by NUL: one object per file would need too
-            much memory.
+        names: the names of the files, in byte order, separated by NUL: one object per file would
+            need too much memory.
         special: names of files that must not be opened: opening a FIFO wakes up its writer.
     """
 

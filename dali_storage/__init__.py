@@ -63,7 +63,7 @@ __all__ = [
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:
-    """Return a reader's deliveries, and the time its pipeline waited for the storage.
+    """Return what a reader has delivered, and how long each stage took.
 
     Args:
         pipeline: a `Pipeline` of DALI, built if necessary.
@@ -100,10 +100,9 @@ def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[Non
     goes above `@pipeline_def`. Not replaced: names imported before (`from nvidia.dali.fn.readers
     import file`), the deprecated `fn.file_reader` and the like, and the readers of dynamic mode.
 
-    Args:
-        arguments: arguments of all readers, such as `backend`, as defaults for the calls in the
-            block, which may override them. `backend_options` are the options of `backend`, by
-            default python-file.
+    The arguments are those of all readers, such as `backend`, see `readers.file`: defaults for the
+    calls in the block, which may override them. `backend_options` are the options of `backend`, by
+    default python-file.
 
     Raises:
         TypeError: not an argument of all readers. The readers refuse wrong values.

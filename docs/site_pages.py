@@ -19,8 +19,10 @@ OTHERS = {f"{name}.md": f"{name.lower()}.md" for name in ("CONTRIBUTING", "CHANG
 """The site's name of each page outside of docs/."""
 API = {
     "dali_storage": "The contract of backends and formats, errors, and functions for all readers.",
-    "dali_storage.readers": "The readers, as in `nvidia.dali.fn.readers`.",
-    "dali_storage.loaders": "Pipelines for training, and the `Loader` that runs them.",
+    "dali_storage.readers": "The readers, as in `nvidia.dali.fn.readers`. Arguments that readers "
+    "share, and their defaults (`...`), are described by `file`.",
+    "dali_storage.loaders": "Pipelines for training, and the `Loader` that runs them. Options that "
+    "loaders share, and their defaults (`...`), are described by `Settings`.",
     "dali_storage.loaders.transforms": "Transforms of images. Presets are made of them.",
     "dali_storage.ops.readers": "The readers as classes, as in `nvidia.dali.ops.readers`.",
     "dali_storage.dynamic.readers": "The readers of DALI's dynamic mode.",
@@ -31,6 +33,16 @@ API = {
     "bmap_tools": "Extent maps.",
 }
 API = {it: about for it, about in API.items() if any(ROOT.glob(f"{it.replace('.', '/')}*"))}
+MORE = {
+    "dali_storage.dynamic.readers": ["dali_storage.dynamic.reader.DynamicReader"],
+    "dali_storage.loaders": ["dali_storage.loaders.datasets.settings.Settings"],
+    "dali_storage.ops.readers": ["dali_storage.ops.readers.ReaderOperator"],
+}
+"""Names that docstrings of a page refer to, shown last."""
+ITEM = re.compile(r"<li class=\"doc-section-item.*?</li>", re.DOTALL)
+UNEXPLAINED = re.compile(r"<div class=\"doc-md-description\">\s*</div>\s*</li>")
+UNKNOWN = re.compile(r",\s*default:\s*<code>\.\.\.</code>")
+NO_ITEMS = re.compile(r"<p><span class=\"doc-section-title\">[^<]*</span></p>\s*<ul>\s*</ul>")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
@@ -66,26 +78,36 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return markdown if uri.startswith("api/") else LINK.sub(on_the_site, markdown)
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Drop parameters without a text: another entry of the page describes them."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    html = ITEM.sub(lambda it: "" if UNEXPLAINED.search(it[0]) else UNKNOWN.sub("", it[0]), html)
+    return NO_ITEMS.sub("", html)
+
+
 def resolved(page: str, link: str) -> str:
     """The path that a link on a page leads to, from the root of the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
 
 
 def reference(module: str) -> str:
-    """A page of the reference: all public names, those of constants last."""
+    """A page of the reference: all public names, constants last."""
     path = ROOT / module.replace(".", "/")
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    [names] = [
-        ast.literal_eval(node.value)
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
+    nodes = [it for it in ast.parse(path.read_text()).body if isinstance(it, ast.Assign)]
+    assigned = {ast.unparse(it.targets[0]): it.value for it in nodes}
+    names = ast.literal_eval(assigned["__all__"])
+    calls = {it: value for it, value in assigned.items() if isinstance(value, ast.Call)}
+    made = [f"* `{it}`: `{ast.unparse(calls[it].args[1])}`" for it in names if it in calls]
+    names = [it for it in names if it not in calls]
     names = [it for it in names if f"{module}.{it}" not in API]  # these have a page of their own
     # A function with the name of its module, as readers.lmdb.lmdb, would be taken for the module.
     paths = {it: f"{it}.{it}" if (path.parent / f"{it}.py").exists() else it for it in names}
     names.sort(key=lambda it: (it.isupper(), it))
     shown = [f"::: {module}.{paths[name]}\n" for name in names]
-    return "\n".join([f"# {module}\n", f"{API[module]}\n", *shown])
+    shown += [f"::: {it}\n" for it in MORE.get(module, ())]
+    return "\n".join([f"# {module}\n", f"{API[module]}\n", *made, "", *shown])
 
 
 def source(name: str) -> str:

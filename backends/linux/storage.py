@@ -21,7 +21,7 @@ class Storage:
     """Properties of a device or image, to compare with a map.
 
     Attributes:
-        path: of the device or image, for the user.
+        path: the path of the device or image, for messages.
         aliases: paths with the same bytes: its node or the image, and the file behind a loop
             device. Empty if the kernel does not know the device.
         size: bytes.

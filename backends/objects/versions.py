@@ -27,12 +27,12 @@ class ObjectPart(NamedTuple):
     """A range of bytes of an object.
 
     Attributes:
-        url: of the object.
+        url: the URL of the object.
         place: the store, and the key there.
         version: the identity of the content; empty if not compared.
-        size: of the whole object in bytes.
-        start: of the piece, bytes into the object.
-        length: of the piece in bytes; 0 only of an empty object.
+        size: the size of the whole object in bytes.
+        start: the start of the piece, in bytes from the start of the object.
+        length: the length of the piece in bytes; 0 only for an empty object.
     """
 
     url: bytes

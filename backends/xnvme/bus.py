@@ -30,7 +30,7 @@ class BusMemory:
     This object does not keep the memory alive.
 
     Attributes:
-        address: of the first byte, for the processor or the GPU.
+        address: the address of the first byte, for the processor or the GPU.
         nbytes: the length.
         pages: uint64[k], the bus address of each page of the memory, in order. The first page
             contains `address`.

@@ -40,7 +40,7 @@ class Geometry:
         lba_bytes: bytes of a logical block, including interleaved metadata.
         max_transfer: bytes of the largest read command.
         has_metadata: whether metadata is interleaved with the blocks.
-        metadata_bytes: of a block, interleaved or separate.
+        metadata_bytes: the metadata of a block, interleaved or separate.
     """
 
     kind: str

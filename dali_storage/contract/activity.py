@@ -101,7 +101,7 @@ class Activity:
     """What one thread is doing. Only this thread changes it; all others may look at it.
 
     Attributes:
-        name: of the reader and the lane, such as "Reader:0".
+        name: the names of the reader and the lane, such as "Reader:0".
         thread: the kernel's number of the thread, None before it has begun.
         batch: the number of the batch that it is at work on; None if there is none.
         log: the stages of this batch until now, each with `time.monotonic_ns()` of its beginning.
@@ -184,10 +184,10 @@ class Activities:
     They outlive the reader, and keep nothing of it.
 
     Attributes:
-        name: of the reader.
+        name: the reader's name.
         times: histograms of the stages, in nanoseconds.
-        lanes: of the lanes.
-        asker: of the thread that asks for batches.
+        lanes: the activities of the lanes.
+        asker: the activity of the thread that asks for batches.
     """
 
     def __init__(self, name: str, lanes: int) -> None:

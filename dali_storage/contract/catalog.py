@@ -151,7 +151,7 @@ class Catalog:
         return [it for it in files if it in guards and not _has(self.file_path(it), guards[it])]
 
     def knowing(self, checksum: int) -> Catalog:
-        """Store the checksum in this new catalog, to save computing it; return the catalog."""
+        """Store a known checksum, which is then not computed; return this new catalog."""
         object.__setattr__(self, "_checksum", checksum)
         return self
 

@@ -61,7 +61,7 @@ class DeviceBuffer:
     complete when the call returns.
 
     Attributes:
-        address: of the first byte, as CUDA kernels and DMA of the GPU use it.
+        address: the address of the first byte, for CUDA kernels and DMA of the GPU.
         nbytes: the length.
         gpu: the number of the GPU.
     """

@@ -41,7 +41,9 @@ class Wanted(NamedTuple):
 
 
 class Format:
-    """The outputs of a sample. Here: its bytes and, if the catalog has one, its label.
+    """Base class of formats: makes the outputs of a sample from its bytes.
+
+    This class itself returns the bytes and, if the catalog has one, the label.
 
     Attributes:
         operator: the name in `dali_storage.readers`, for messages.

@@ -23,7 +23,7 @@ class Option:
     Attributes:
         within: integers; or a tuple of flags, of names, of powers of two, or of the least number, a
             float, and the greatest; or words, if the backend itself checks the value.
-        unit: of numbers.
+        unit: the unit of numbers.
         backend: the name of the backend; `check_options()` sets this, `name` and `default`.
         name: the name of the option.
         default: `inspect.Parameter.empty` if the option is required.

@@ -98,7 +98,7 @@ class Batch:
 
 
 class Reader(ABC):
-    """Fills memory with the bytes of samples.
+    """Base class of storage backends: fills memory with the bytes of samples.
 
     Attributes:
         alignment: bytes, a power of two. Samples start at multiples of it. The reader may write up
@@ -192,7 +192,7 @@ class Reader(ABC):
         return False
 
     def without_views(self, why: str) -> None:  # noqa: B027  (most readers need not know)
-        """Called before the first batch if `views()` is not used; the user may be shown `why`."""
+        """Take note, before the first batch, that `views()` is not used; a warning may say why."""
 
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate at least `nbytes` at an address that is a multiple of `alignment`.

@@ -170,9 +170,10 @@ def set_weights(
 
 
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
-    """Number of samples and of whole passes of each source of the reader `name`.
+    """Return the numbers of samples and of whole passes that each source has given.
 
-    All ranks together, until the latest batch of the user.
+    The numbers are those of all ranks together, up to the latest batch that the user has taken from
+    the reader `name`.
 
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.

@@ -80,7 +80,7 @@ def make_stream(
     chunk = _CHUNK
     if options.by_container and options.shuffle_after_epoch:
         if containers is None or containers.sum() != shards.size:
-            raise ValueError(f"by_container needs containers of {shards.size} samples in all")
+            raise ValueError(f"by_container: the containers must hold {shards.size} samples in all")
         listed = _ContainersReshuffled(shards, options, containers)
         chunk = min(chunk, _EPOCHS * shards.epoch_start(1))
     elif options.shuffle_after_epoch:

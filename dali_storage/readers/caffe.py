@@ -25,8 +25,9 @@ def caffe(
 ) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.caffe` with a choice of storage backend.
 
-    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; for these
-    and all other arguments see `readers.lmdb`.
+    Samples, order, shards and epochs are the same. New are `index_path`, `shuffle`,
+    `shuffle_after_epoch`, and the new arguments of `readers.file` except `exclude` and
+    `device="gpu"`. For these and all other arguments see `readers.lmdb`.
 
     Args:
         path: databases of Caffe; each value is a `Datum`.

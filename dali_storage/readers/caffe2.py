@@ -30,8 +30,9 @@ def caffe2(
 ) -> DataNode | tuple[DataNode, ...]:
     """`fn.readers.caffe2` with a choice of storage backend.
 
-    Samples, order, shards and epochs are the same. New are `index_path` and `shuffle`; for these
-    and all other arguments see `readers.lmdb`.
+    Samples, order, shards and epochs are the same. New are `index_path`, `shuffle`,
+    `shuffle_after_epoch`, and the new arguments of `readers.file` except `exclude` and
+    `device="gpu"`. For these and all other arguments see `readers.lmdb`.
 
     Args:
         path: databases of Caffe2; each value is a `TensorProtos` with exactly one tensor for each

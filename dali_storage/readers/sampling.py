@@ -40,7 +40,8 @@ def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
     refuse_order_of_dali(given[0], arguments)
     if order is not None:
         if len(given) > 1:
-            raise ValueError(f"{given[0]} and {given[1]} cannot both be given: order has it all")
+            why = "order alone sets the samples of an epoch"
+            raise ValueError(f"{given[0]} and {given[1]} cannot both be given: {why}")
         return lambda catalog: OwnOrder(order, catalog.delivered)
     seed = seed_of(arguments)
     return lambda catalog: stream_of(

@@ -31,8 +31,8 @@ def tfrecord(
     """`fn.readers.tfrecord` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
-    are `backend`, `backend_options`, `return_index`, `pinned`, `shuffle` and `verify`; and
-    `index_path` is optional. For all other arguments see `readers.file`.
+    are `shuffle` and `verify`, and the new arguments of `readers.file` except `exclude` and
+    `device="gpu"`. `index_path` is optional. For all other arguments see `readers.file`.
 
     Args:
         path: the TFRecord files, paths or URLs of objects; one string is one file.

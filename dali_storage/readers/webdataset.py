@@ -36,8 +36,8 @@ def webdataset(
     """`fn.readers.webdataset` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
-    bit. Only `shuffle`, `backend`, `backend_options`, `return_index` and `pinned` are new. For all
-    other arguments see `readers.file`.
+    bit. New are `shuffle`, and the new arguments of `readers.file` except `exclude` and
+    `device="gpu"`. For all other arguments see `readers.file`.
 
     A sample is a sequence of files in a tar with names that are equal up to the first dot of the
     last component; the rest of the name is the extension.
@@ -90,7 +90,7 @@ def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
     given = arguments["missing_component_behavior"]
     missing = str(given or "empty").lower()
     if missing not in ("empty", "skip", "error"):
-        what = f"must be 'empty', 'skip', 'error', not {given!r}"
+        what = f"must be 'empty', 'skip' or 'error', not {given!r}"
         raise ValueError(f"missing_component_behavior {what}")
     case = arguments["case_sensitive_extensions"]
     case = case is None or dali_flag("case_sensitive_extensions", case)

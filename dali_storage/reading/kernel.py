@@ -82,7 +82,7 @@ class Mounted:
         point: the directory on which the file system is mounted.
         kind: the type, as "nfs4".
         source: the device or server, as "server:/export".
-        address: of the server, if the kernel knows it.
+        address: the server's address, if the kernel knows it.
     """
 
     point: bytes

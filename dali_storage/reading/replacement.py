@@ -53,7 +53,7 @@ class OnError:
         broken: detects bad bytes; None: bytes are not checked.
         most: the greatest number of bad samples. None: 10, or 0.1 % if this is more.
         record: the path of a file, which gets a line of JSON for each bad sample; "": no file.
-        seed: of the choice, the same on all ranks.
+        seed: the seed of the choice, the same on all ranks.
     """
 
     replace: bool = False

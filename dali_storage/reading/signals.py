@@ -29,7 +29,7 @@ def report() -> str:
 
 
 def report_on(number: int) -> None:
-    """Write `report()` to the standard error stream whenever this process gets a signal.
+    """Have this process write `report()` to the standard error stream at each signal `number`.
 
     An earlier handler of the program, set in Python, is called after the report. Python calls
     handlers in the main thread, between two instructions: within a second while a batch is awaited,

@@ -31,9 +31,9 @@ class Watched:
     """An open or opening reader for the watchdog and reports; keeps nothing of the reader alive.
 
     Attributes:
-        name: of the reader, unlike that of any other open one.
+        name: the reader's name, unique among open readers.
         stall_after: the argument of the readers.
-        activities: of the threads of the reader.
+        activities: one for each thread of the reader.
         tally: counts delivered batches; None before the lanes begin.
         crossed: for each thread, when its stage began, and how many of `_TIMES` it had lasted at
             the last look.

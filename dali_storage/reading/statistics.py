@@ -19,7 +19,7 @@ _NS = 1e-9  # seconds
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """How long a stage took, once for each batch; of requests, once for each request.
+    """The durations of one stage: one for each batch; of requests, one for each request.
 
     A percentile is exact to an eighth, and never too low.
 
@@ -103,7 +103,7 @@ class Tally:
     """The counters of a reader. They outlive it, and keep nothing of it.
 
     Attributes:
-        activities: of its threads.
+        activities: one for each of its threads.
         waited: seconds that the pipeline waited in all; `reset()` leaves it.
     """
 

@@ -68,7 +68,7 @@ class CatalogFile:
     """An open index, mapped until neither this object nor its catalog is referenced.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         root: the base of relative names: a URL or an absolute path.
         filters: see the layout.
     """

@@ -72,7 +72,7 @@ def find(
     Args:
         templates: at least one.
         root: the base of relative templates: a directory or a URL.
-        keys: of the samples, in order; they may repeat. None: all, in byte order.
+        keys: the keys of the samples, in order; they may repeat. None: all, in byte order.
         labels: one for each of `keys`; or None.
         source: the origin of keys, for errors; or "".
         skip: leave out keys without a file of each template.

@@ -21,7 +21,7 @@ class FoundFiles:
 
     Attributes:
         root: the base of relative names: a directory or a URL.
-        names: of the files, in the order of listing.
+        names: the names of the files, in the order of listing.
     """
 
     def __init__(self, root: bytes, remote: Remote | None) -> None:

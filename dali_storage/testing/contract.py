@@ -43,7 +43,7 @@ class SnapshotReaderTests:
     """The promises of `dali_storage.contract.reader`, without promises about changing files.
 
     Attributes:
-        packings: of samples in the tests: "files", and "ranges" for a reader of ranges.
+        packings: how samples are stored in the tests: "files", and "ranges" for a reader of ranges.
         batches: the number of batches in the test for leaks.
         connections: the number of connections, with a thread each, a reader may keep in that test.
         openings: the number of readers opened and closed in the test of closed readers.

@@ -133,7 +133,7 @@ class SnapshotRangeTests(SnapshotReaderTests):
 
 
 class RangeTests(SnapshotRangeTests):
-    """The promises of a reader of ranges about changing containers, for `ReaderTests`."""
+    """Tests of the promises about containers that change; a base class beside `ReaderTests`."""
 
     directory_error: ClassVar[type[OSError]]
 

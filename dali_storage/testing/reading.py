@@ -74,12 +74,12 @@ def make_batch(
 
 
 def fill(reader: Reader, batch: Batch, lane: int = 0) -> None:
-    """Read a batch."""
+    """Fill the buffer of a batch by `reader.read()`, in a lane."""
     in_lane(partial(reader.read, batch, lane))
 
 
 def make_known_batch(reader: Reader, samples: IntArray, catalog: Catalog = _WHOLE_FILES) -> Batch:
-    """Make a batch after a first read of the samples, with none of their files open."""
+    """Read the samples once, so that the reader knows them; return a new batch of them."""
     read(reader, samples, catalog)
     return make_batch(reader, samples, catalog)
 

@@ -46,6 +46,19 @@ def construct(self, *arguments, **options):
     os.kill(os.getpid(), number)
 Pipeline.__init__ = construct
 {DEMO}"""
+DESTROYED = f"""
+import os, signal, sys
+from benchmarks import dataset
+number = int(sys.argv.pop(1))
+make = dataset.make
+class Destroyed:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+def made(*arguments):
+    make(*arguments)
+    Destroyed()
+dataset.make = made
+{DEMO}"""
 MOUNT = """#!/bin/sh
 [ "$1" = --make-rprivate ] || { echo mount: no free loop device. >&2; exit 1; }
 """
@@ -148,6 +161,15 @@ def test_an_interrupted_demo_leaves_no_disk_and_no_server(number, tmp_path):
     assert "Traceback" not in rest
     assert {*os.listdir(tmp_path / "demo")} == {"demo.log", "pictures"}
     wait_until(lambda: gone(tmp_path / "demo"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_destructor_ends_the_demo(number, tmp_path):
+    """Python ignores exceptions there: the demo would go on."""
+    with python(DESTROYED, str(int(number)), "--rounds", "1", cwd=tmp_path) as process:
+        text, _ = process.communicate(timeout=600)
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    assert "verifying" not in text
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""A backend of somebody else that reads ranges, too: that of CONTRIBUTING.md and 30 lines."""
+"""A backend of somebody else that reads ranges, too: that of its page in docs and 30 lines."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ from dali_storage.testing import RangeTests, ReaderTests
 from tests.kit.pages import snippets
 
 names: dict[str, Any] = {}
-exec(snippets("CONTRIBUTING.md", "python")[0], names)
+exec(snippets("docs/write-a-backend.md", "python")[0], names)
 PreadReader: Any = names["PreadReader"]
 
 

@@ -37,6 +37,12 @@ def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree):
     assert sorted(first) == sorted(second)
 
 
+def test_several_outputs_are_a_tuple(root):
+    with Pipeline(4, num_threads=1, device_id=None):
+        nodes = [module.file(file_root=root) for module in (fn.readers, readers)]
+    assert [*map(type, nodes)] == [list, tuple]
+
+
 # --- names and metadata ---------------------------------------------------------------------------
 
 

@@ -59,19 +59,18 @@ def test_every_python_snippet_is_known_to_a_test():
     assert {
         name: len(snippets(name, "python")) for name in DOCUMENTS if "```python" in text_of(name)
     } == {
-        "CONTRIBUTING.md": 3,
         "README.md": 1,
         "docs/audio.md": 1,
         "docs/bad-samples.md": 1,
         "docs/bmap.md": 1,
         "docs/coco.md": 1,
         "docs/container-readers.md": 1,
-        "docs/containers.md": 2,
+        "docs/containers.md": 3,
         "docs/lmdb.md": 1,
         "docs/loaders.md": 2,
         "docs/more-readers.md": 1,
         "docs/object-store.md": 2,
-        "docs/observability.md": 5,
+        "docs/observability.md": 4,
         "docs/older-code.md": 2,
         "docs/other-formats.md": 1,
         "docs/resume.md": 1,
@@ -80,13 +79,14 @@ def test_every_python_snippet_is_known_to_a_test():
         "docs/slow.md": 2,
         "docs/start.md": 1,
         "docs/transforms.md": 1,
+        "docs/write-a-backend.md": 3,
         "docs/xnvme.md": 1,
     }
 
 
-def test_the_contributing_page_names_no_inner_module():
+def test_the_page_about_backends_names_no_inner_module():
     assert not re.findall(
-        r"dali_storage\.(?:contract|reading|samples|order)\b", text_of("CONTRIBUTING.md")
+        r"dali_storage\.(?:contract|reading|samples|order)\b", text_of("docs/write-a-backend.md")
     )
 
 
@@ -94,12 +94,12 @@ def test_the_contributing_page_names_no_inner_module():
     "document", ["README.md", "docs/containers.md", "docs/object-store.md", "docs/start.md"]
 )
 def test_the_diff_is_a_change_of_valid_code(document):
-    (diff,) = snippets(document, "diff")
-    for sign, imported in (("-", "nvidia.dali.fn"), ("+", "dali_storage")):
-        kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
-        if kept[-1].endswith(","):
-            kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
-        assert imported in ast.unparse(ast.parse("\n".join(kept)))
+    for diff in snippets(document, "diff"):
+        for sign, imported in (("-", "nvidia.dali"), ("+", "dali_storage")):
+            kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
+            if kept[-1].endswith(","):
+                kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
+            assert imported in ast.unparse(ast.parse("\n".join(kept)))
 
 
 def test_every_reader_of_dali_is_in_the_table_of_the_readers():

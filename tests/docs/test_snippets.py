@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import textwrap
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
@@ -63,28 +64,28 @@ def run(code, cwd=ROOT):
     return printed.getvalue()
 
 
-class TestTheBackendOfTheContributingPage(ReaderTests):
+class TestTheBackendOfItsPage(ReaderTests):
     def open(self, catalog):
         names = {}
-        exec(snippets("CONTRIBUTING.md", "python")[0], names)
+        exec(snippets("docs/write-a-backend.md", "python")[0], names)
         return names["PreadReader"](catalog)
 
 
-def test_the_backend_of_the_contributing_page_has_at_most_40_lines():
-    assert len(snippets("CONTRIBUTING.md", "python")[0].splitlines()) <= 40
+def test_the_backend_of_its_page_has_at_most_40_lines():
+    assert len(snippets("docs/write-a-backend.md", "python")[0].splitlines()) <= 40
 
 
-def test_the_backend_of_the_contributing_page_needs_no_packaging(data):
-    backend, pipeline, _ = snippets("CONTRIBUTING.md", "python")
+def test_the_backend_of_its_page_needs_no_packaging(data):
+    backend, pipeline, _ = snippets("docs/write-a-backend.md", "python")
     code = here(pipeline, {"/data/train": str(data), "batch_size=64": "batch_size=20"})
     paths = sorted(data.rglob("*.jpg"))
     printed = run(f"{backend}{code}print([bytes(data.at(i)) for i in range(20)], len(labels))")
     assert printed == f"{[path.read_bytes() for path in paths]} 20\n"
 
 
-def test_the_tests_of_the_contributing_page_are_collected():
+def test_the_tests_of_the_page_of_the_backend_are_collected():
     names = {"PreadReader": Reader}
-    exec(snippets("CONTRIBUTING.md", "python")[2], names)
+    exec(snippets("docs/write-a-backend.md", "python")[2], names)
     assert issubclass(names["TestPread"], ReaderTests)
 
 
@@ -196,9 +197,10 @@ def test_the_images_of_the_lmdb_page_are_decoded(data, tmp_path):
         assert decoded.at(number).shape == (expected.height, expected.width, 3)
 
 
-def test_the_statistics_of_the_observability_page_go_to_the_tools_that_people_use(data, tmp_path):
+def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(data, tmp_path):
     """In a process of its own, because all its readers are shown; TensorBoard is a stand-in."""
-    show, board, others, prometheus, _ = snippets("docs/observability.md", "python")
+    show, _ = snippets("docs/slow.md", "python")
+    board, others, prometheus, _ = snippets("docs/observability.md", "python")
     port = {"start_http_server(9400)": 'server, _ = start_http_server(0, "127.0.0.1")'}
     parts = [
         PIPELINE,
@@ -221,9 +223,9 @@ def test_the_statistics_of_the_observability_page_go_to_the_tools_that_people_us
     assert re.fullmatch(r"\d\.\d of \d batches ready, waited \d+\.\d\d s", lines[0])
     assert [line.split()[0] for line in lines[1:4]] == ["decoding", "opening", "reading"]
     assert any(re.fullmatch(r"0\.\d{3} s \w+: .*\.jpg and 3 more", line) for line in lines)
-    assert lines[-4].startswith("tensorboard dali_storage/Reader/batches 1.0 0")
+    assert lines[-4].startswith("tensorboard dali_storage/Reader/batches 21.0 0")
     assert [line.split()[0] for line in lines[-3:-1]] == ["wandb", "mlflow"]
-    assert re.fullmatch(r'dali_storage_batches_total\{reader="Reader"\} 10\d\.0', lines[-1])
+    assert re.fullmatch(r'dali_storage_batches_total\{reader="Reader"\} 12\d\.0', lines[-1])
 
 
 PIPELINE = """
@@ -281,7 +283,7 @@ def test_the_orders_of_the_sampling_page_are_given(data, tmp_path):
 
 
 def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
-    pack, train = snippets("docs/containers.md", "python")
+    pack, train, _ = snippets("docs/containers.md", "python")
     shards = {"/data/shards": str(tmp_path / "shards")}
     run(here(pack, shards | {"/data/train": str(data)}))
     assert make_indexes([str(tar) for tar in (tmp_path / "shards").iterdir()]) == 0
@@ -291,6 +293,21 @@ def test_the_shards_of_the_containers_page_are_trained_with(data, tmp_path):
     labels = [label for _, text in batches for label in ast.literal_eval(text)]
     assert labels != sorted(labels)
     assert sorted(labels) == [0] * 10 + [1] * 10
+
+
+def test_the_text_labels_of_the_containers_page_are_numbers(data, tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number, path in enumerate(sorted(data.rglob("*.jpg"))):
+            (tmp_path / "label").write_text(str(70 + 3 * number))
+            tar.add(path, f"{number}.jpg")
+            tar.add(tmp_path / "label", f"{number}.cls")
+    *_, code = snippets("docs/containers.md", "python")
+    exec(here(code, SMALL | {"/data/a.tar": str(tmp_path / "a.tar")}), names := {})
+    pipe = names["train"](enable_checkpointing=True)
+    labels = [pipe.run()[1].as_array().ravel().tolist() for _ in range(2)]
+    assert labels == [[70, 73, 76, 79], [82, 85, 88, 91]]
+    resumed = names["train"](enable_checkpointing=True, checkpoint=pipe.checkpoint())
+    assert resumed.run()[1].as_array().ravel().tolist() == [94, 97, 100, 103]
 
 
 def test_the_videos_of_the_page_of_other_formats_are_read_in_the_windows_of_dali(tmp_path):
@@ -342,10 +359,11 @@ def test_the_program_of_the_first_page_delivers_every_sample(data):
     assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_the_diff_of_a_page_reads_every_sample(page, data):
+@pytest.mark.parametrize(
+    "diff", [*snippets("README.md", "diff"), *snippets("docs/start.md", "diff")]
+)
+def test_the_diff_of_a_page_reads_every_sample(diff, data):
     """Its new side, in a pipeline."""
-    (diff,) = snippets(page, "diff")
     new = [line[1:] for line in diff.splitlines() if line[0] != "-"]
     code = textwrap.indent(here("\n".join(new), {"/data/train": str(data)}), "    ")
     made = f"""
@@ -399,18 +417,14 @@ def test_the_transforms_of_their_page_work(data):
     assert run(f"{code}\nprint(next(iter(loader))[0].shape)") == "torch.Size([4, 3, 160, 160])\n"
 
 
-def test_the_tools_of_the_page_on_speed_take_loaders_and_pipelines(data):
-    statistics, evaluator = snippets("docs/slow.md", "python")
+def test_the_evaluator_of_the_page_on_speed_takes_loaders(data):
+    _, evaluator = snippets("docs/slow.md", "python")
     code = f"""
 from dali_storage.loaders import image_folder
 loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
-pipe = loader.pipeline
-{statistics}
-loader = image_folder({str(data)!r}, train=False, batch_size=4, device="cpu")
 {evaluator.replace("pass", "print(labels.tolist())")}
 """
-    first, *replayed = run(code).splitlines()
-    assert re.fullmatch(r"waited \d+\.\d+ s for the storage, \d\.\d of \d batches ready", first)
+    replayed = run(code).splitlines()
     assert len(replayed) == 5
     assert len(set(replayed)) == 1  # of an epoch, three batches of which have other labels
 
@@ -430,23 +444,34 @@ def without_a_gpu(code, data):
     return code
 
 
-def test_a_step_of_slurm_reads_its_shard_and_another_number_goes_on(data):
-    """The first snippet about many machines and that about resuming, as two tasks and then one."""
-    (train, *_), [place] = (snippets(f"docs/{it}.md", "python") for it in ("scaling", "resume"))
+def test_a_step_of_slurm_reads_its_shard(data):
+    train, *_ = snippets("docs/scaling.md", "python")
     code = f"""
 import os
 {without_a_gpu(train, data)}
 os.environ |= {{"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}}
 pipe = train()
 print(pipe.reader_meta("Reader")["shard_id"], pipe.reader_meta("Reader")["number_of_shards"])
-before = [pipe.run()[1].as_array().size for _ in range(2)]
-{place}
-os.environ |= {{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}}
-file, readers.file = readers.file, lambda **options: file(**options, resume=place)
-print(place["given"], readers.state(train(), "Reader")["given"])
-readers.file = file
 """
-    assert run(code, cwd=data.parent) == "1 2\n16 16\n"
+    assert run(code, cwd=data.parent) == "1 2\n"
+
+
+def test_the_program_of_the_page_on_resuming_gives_each_sample_once(data):
+    """On two ranks, until rank 0 saves the state, and then on one with other batches."""
+    (code,) = snippets("docs/resume.md", "python")
+    given = []
+
+    def train(rank, world, batch, steps):
+        changes = {"/data/train": str(data), "2048": str(batch), "step % 50 == 0": "step == 2"}
+        changes |= {"(1, 101)": f"(1, {steps + 1})", "# train": "; given.extend(map(bytes, jpegs))"}
+        os.environ |= {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(world)}
+        exec(here(code, changes), {"given": given})
+
+    with chdir(data.parent), patch.dict(os.environ):
+        train(1, 2, 4, 2)
+        train(0, 2, 4, 2)
+        train(0, 1, 6, 2)
+    assert sorted(given) == sorted(path.read_bytes() for path in data.rglob("*.jpg"))
 
 
 @pytest.mark.long

@@ -37,8 +37,12 @@ def table(backend: str) -> str:
     if not rows:
         return ""
     text = "".join(["| option | default | values | meaning |\n", "|---|---|---|---|\n", *rows])
-    text = re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
+    text = re.sub(r"docs/([\w-]+\.md)", lambda it: f"[{_title(it[0])}]({it[1]})", text)
     return re.sub(r"(?<!`)\b(None|True|False)\b(?!`)", r"`\1`", text)
+
+
+def _title(page: str) -> str:
+    return (ROOT / page).read_text().partition("\n")[0].removeprefix("# ")
 
 
 def page() -> str:

@@ -162,7 +162,7 @@ def test_other_orders_are_refused_with_a_remedy(name):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        (lambda e: range(20 - e), "epoch 1 has 19 indices, but epoch 0 has 20: give each"),
+        (lambda e: range(20 - e), "epoch 1 has 19 indices, but epoch 0 has 20; give every epoch"),
         (lambda e: [e + 19], "index 20, but 20 samples exist"),
     ],
 )

@@ -94,7 +94,7 @@ class Cache:
 
         Args:
             batch: the samples; its buffer is host memory.
-            versions: of the n samples' objects; empty if nothing identifies their bytes.
+            versions: one for the object of each sample; empty if nothing identifies their bytes.
             yield_turn: called before blocking.
 
         Returns:

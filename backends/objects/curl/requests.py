@@ -146,7 +146,7 @@ class Requests(NamedTuple):
     """n requests in libcurl's form.
 
     Attributes:
-        urls: of each request.
+        urls: the URL of each request.
         headers: int64[n], the address of each request's header list; 0: none.
         memory: must live as long as the requests.
     """
@@ -183,10 +183,10 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
     Args:
         piece: the requested piece.
         code: libcurl's result.
-        status: of HTTP; 0: no response.
+        status: the status of HTTP; 0: no response.
         head: the headers of the response.
-        size: of the received body, in bytes.
-        body: of an error, as far as there was room.
+        size: the size of the received body, in bytes.
+        body: the body of an error, as far as there was room.
 
     Raises:
         ObjectReplacedError, ShortBodyError, AnswerError: see ../errors.py.

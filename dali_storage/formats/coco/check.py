@@ -31,10 +31,10 @@ class Expected(NamedTuple):
     """The contents that DALI must find in annotations of n samples.
 
     Attributes:
-        names: of the samples, in their order. With `skip_empty`, DALI leaves out samples without
+        names: the samples, in their order. With `skip_empty`, DALI leaves out samples without
             objects.
         objects: int64[n], the least number of objects of each.
-        labels: of these objects, one sample after another.
+        labels: the labels of these objects, one sample after another.
         polygons: int64[n], the least number of polygons of each, if requested.
     """
 

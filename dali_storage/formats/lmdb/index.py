@@ -83,7 +83,7 @@ def find(
     """Find the values of LMDB files, in the order of the files and of their keys; without labels.
 
     Args:
-        paths: of the files, or of directories with a `data.mdb`; URLs of the files.
+        paths: the files, or directories with a `data.mdb`; or URLs of files.
         indexes: the index of each; None: the pages of the files are read.
         files: reads files and indexes.
         may_be_missing: whether a file with an index need not exist here.

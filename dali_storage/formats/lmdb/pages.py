@@ -77,7 +77,7 @@ class Values(NamedTuple):
         starts: int64[n], bytes into the file.
         sizes: int64[n], bytes.
         guards: the positions and the bytes of the file at `guarded()`.
-        nbytes: of the file.
+        nbytes: the size of the file.
         changed_ns: its time of modification.
     """
 

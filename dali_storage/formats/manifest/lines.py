@@ -42,7 +42,7 @@ class Manifest:
     """The n samples of some manifests, in the order of their lines.
 
     Attributes:
-        paths: of the manifests.
+        paths: the paths of the manifests.
         names: the paths or URLs of files, each once.
         rows: n records: "manifest", an index into `paths`; "line", from 1 on; "number" of the
             sample in its manifest; "file", an index into `names`; "offset", in seconds, at least 0;
@@ -91,13 +91,13 @@ def read(
 
     Args:
         paths: paths, or URLs of objects.
-        key: of the path or URL of a sample's file.
+        key: the key of the path or URL of a sample's file.
         columns: the wanted keys, and the kinds of their values.
         root: the base of relative paths.
         segments: whether "offset" and "duration" select a part of the file.
         dali: follow DALI: skip lines without a path; round numbers as RapidJSON; end text at a NUL,
-            with missing text as empty; ignore text after an object. And leave out samples shorter
-            and longer than these two numbers of seconds, unless 0.
+            with missing text as empty; ignore text after an object. The two numbers are the
+            shortest and the longest duration of a sample in seconds; 0: no limit.
         files: reads the manifests.
 
     Raises:

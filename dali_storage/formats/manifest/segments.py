@@ -54,7 +54,7 @@ class Segments(Format):
         """Make a format.
 
         Args:
-            kinds: of the columns.
+            kinds: the kinds of the columns.
             operator: the name of the reader.
             rates: whether rates must be known.
             decoded: whether all files are decoded sound, from which segments can be cut.

@@ -24,7 +24,7 @@ class Sound(NamedTuple):
     """The contents of a WAV's header.
 
     Attributes:
-        rate: of samples, in Hz.
+        rate: samples in a second (Hz).
         frames: their number.
         align: bytes of a frame.
         start: the position of the first frame, in bytes.

@@ -36,7 +36,7 @@ class Region:
         Args:
             numbers: roi_start, rel_roi_end and so on: a number for each of the axes, or one for
                 all. At most one gives the start of the region, and one the end.
-            axes: of the numbers; none is all, in order.
+            axes: the axes of the numbers; if empty, all axes in order.
             policy: for a region beyond an array: "error", "pad" or "trim_to_shape".
             fill_value: the padding of "pad", converted to the type of the array.
         """

@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
     Attributes:
         name: as in libtar: without leading slashes.
-        offset: of its data, in bytes.
+        offset: the start of its data, in bytes.
         size: bytes.
     """
 

@@ -48,7 +48,7 @@ class Group(NamedTuple):
     """Samples with the same extensions.
 
     Attributes:
-        extensions: of the c components, in their order.
+        extensions: the extensions of the c components, in their order.
         samples: int64[n], indices in the block.
         places: int64[n, c, 2], bytes: offset and size of each component.
     """
@@ -63,8 +63,8 @@ class Block(NamedTuple):
 
     Attributes:
         size: the number of samples.
-        groups: of samples with the same extensions.
-        probes: of an index, the samples and files to compare with the tar.
+        groups: the samples, grouped by their extensions.
+        probes: the samples and files of an index to compare with the tar.
     """
 
     size: int
@@ -94,7 +94,7 @@ class Selection:
     Attributes:
         ext: the extensions of each output, separated by semicolons. The first component of a
             sample with one of them is the output.
-        dtypes: of each output.
+        dtypes: the type of each output.
         missing: "empty", "skip" or "error", for a sample with fewer components than outputs. A
             component of several outputs counts once.
         case_sensitive: whether upper and lower case of ASCII letters differ in extensions.

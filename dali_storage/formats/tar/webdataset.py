@@ -67,7 +67,7 @@ def find(
     these samples is compared, because each is a request.
 
     Args:
-        paths: of the tars.
+        paths: the paths of the tars.
         indexes: the path of the index of each; None to read the tars instead, header by header.
         selection: the outputs.
         may_be_missing: whether a tar with an index need not exist here.

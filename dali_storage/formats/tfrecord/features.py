@@ -156,7 +156,7 @@ class _WrongError(Exception):
     """A record lacks a wanted feature, or has a wrong one.
 
     Attributes:
-        slot: of the record in the batch; None: the current one.
+        slot: the record's slot in the batch; None: the current one.
         lacks: whether the record has no feature of this name.
     """
 

@@ -32,8 +32,8 @@ def find(
     """Find the records of TFRecord files, in the order of the files and of their indexes.
 
     Args:
-        paths: of the files.
-        index_paths: of as many indexes; None: the lengths of all records are read from the files.
+        paths: the paths of the files.
+        index_paths: an index for each file; None: read the lengths of all records from the files.
         files: reads files and indexes.
 
     Raises:

@@ -25,8 +25,8 @@ class Feature:
 
     Attributes:
         dtype: int64, float32, or uint8 for a string.
-        shape: of a FixedLenFeature; of a VarLenFeature its partial_shape, the shape of an item of
-            its first dimension; () for a string.
+        shape: the shape of a FixedLenFeature; for a VarLenFeature its partial_shape, the shape of
+            an item of its first dimension; () for a string.
         fixed: whether the feature is a FixedLenFeature.
     """
 

@@ -56,7 +56,7 @@ class LoaderStats:
 
     @property
     def bound(self) -> Bound:
-        """The part to make faster.
+        """The bottleneck: "model", "storage" or "pipeline".
 
         "model" if the training loop waits less than 5 % of the time. Else "storage" if at least
         half of the waiting is for the storage, and "pipeline" (decoding, augmenting) if not.

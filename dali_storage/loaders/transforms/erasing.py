@@ -11,7 +11,7 @@ from .geometry import height_and_width, integers_below
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing:
-    """A random rectangle filled with a colour; torchvision's `RandomErasing`.
+    """Fills a random rectangle with a colour; torchvision's `RandomErasing`.
 
     Attributes:
         probability: the probability of a rectangle in an image.
@@ -45,7 +45,7 @@ class RandomErasing:
 
 @dataclass(frozen=True, slots=True)
 class Cutout:
-    """A random square filled with a colour.
+    """Fills a random square with a colour.
 
     Attributes:
         size: height and width of the square, which lies wholly in the image.

@@ -15,7 +15,7 @@ Policy: TypeAlias = Literal["trivial_augment_wide", "rand_augment", "auto_augmen
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """Left and right exchanged, at random.
+    """Exchanges left and right, at random.
 
     Attributes:
         probability: the probability of a flip.

@@ -56,7 +56,7 @@ class DataSet:
         return class_weights(sizes, self.weights), names, groups
 
     def source(self, start: int, listed: bool, draws: int) -> Sources:
-        """A family of one source: the samples from `start` on.
+        """Return the samples from `start` on, as a family of one source.
 
         `listed`: each pass keeps the order of the list. `draws`: the number of draws in a pass, if
         samples have weights.

@@ -76,8 +76,10 @@ class OwnOrder:
             if epoch not in self._kept:
                 made = self._epoch_of(epoch)
                 if made[0].size != self.epoch_size:
-                    sizes = f"{made[0].size} indices, but epoch 0 has {self.epoch_size}"
-                    raise ValueError(f"order: epoch {epoch} has {sizes}: give each epoch as many")
+                    raise ValueError(
+                        f"order: epoch {epoch} has {made[0].size} indices, but epoch 0 has "
+                        f"{self.epoch_size}; give every epoch the same number"
+                    )
                 self._kept = dict([*self._kept.items()][-1:]) | {epoch: made}
             return self._kept[epoch]
 
@@ -111,7 +113,7 @@ def _asked(order: Any) -> tuple[Callable[[int], Any], bool]:
         set_epoch = getattr(sampler, "set_epoch", set_epoch)
     if (ranks := getattr(sampler, "num_replicas", 1)) != 1:
         of_all = "one for all ranks, with num_replicas=1 and rank=0; the reader splits the indices"
-        raise ValueError(f"order is a sampler of one of {ranks} ranks: give {of_all}")
+        raise ValueError(f"order is the sampler of one of {ranks} ranks: give {of_all}")
     if isinstance(order, Sequence) or hasattr(order, "__array__"):
         return lambda epoch: order, True
     if hasattr(order, "__iter__") and (set_epoch or (torch and isinstance(order, torch.Sampler))):

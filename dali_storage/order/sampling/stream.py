@@ -51,7 +51,7 @@ class _Piece(NamedTuple):
 
     Attributes:
         start: the first position.
-        mixture: of the positions from `start` on.
+        mixture: the mixture at the positions from `start` on.
         before: int64[k], the number of samples of each source before `start`.
     """
 
