@@ -238,10 +238,7 @@ def _delivered(counted: ReaderStatistics) -> str:
 
 def _printable(line: str) -> str:
     """A line with escapes for line ends in names, and for names of other bytes than UTF-8."""
-    return "".join(
-        it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode()
-        for it in line
-    )
+    return "".join(it if it.isprintable() else repr(it)[1:-1] for it in line)
 
 
 WATCHDOG = Watchdog()
