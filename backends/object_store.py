@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -14,7 +15,7 @@ from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.objects import Remote
+from ..contract.objects import Remote, scheme
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.processors import processors
 from ..contract.ranges import Spans
@@ -109,7 +110,7 @@ class ObjectStoreReader(Reader):
                 until less than a tenth of the file system is free.
 
         Raises:
-            ValueError, TypeError: a wrong option.
+            ValueError, TypeError: a wrong option; or the first sample is no URL.
             OSError: `cache` is not a directory, or cannot be written to.
             BackendUnavailable: `cache` needs a package, or cannot be read on this machine; or
                 transport="curl", and libcurl is missing or cannot honour an option.
@@ -118,6 +119,9 @@ class ObjectStoreReader(Reader):
             raise ValueError(f"{_NAME}: cache_bytes needs the option cache, a directory")
         if cache is not None and not check:
             raise ValueError(f"{_NAME}: cache needs check=True, or versions would be mixed")
+        if catalog.file_count and not scheme(path := catalog.file_path(0)):
+            what = f"{_NAME} reads objects named by URLs, not the file {os.fsdecode(path)!r}"
+            raise ValueError(f"{what}; leave out backend, or use python-file")
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog

@@ -203,7 +203,9 @@ def split(url: bytes) -> tuple[str, str, str]:
         text = url.decode()
     except UnicodeDecodeError:
         _refuse(url, "is not UTF-8; rename the object")
-    scheme, _, rest = text.partition("://")
+    scheme, colon, rest = text.partition("://")
+    if not colon:
+        _refuse(url, "is a file, not an object; give either files or URLs")
     bucket, _, key = rest.partition("/")
     if not scheme.startswith("http"):
         if not _BUCKET.fullmatch(bucket):

@@ -22,7 +22,15 @@ Describe: TypeAlias = Callable[[], str]
 _SLOWEST = 5
 _WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is slow by them
 
-_mine = threading.local()  # activity: of this thread
+
+class _Mine(threading.local):
+    """Of each thread: its activity, and the read that ended last."""
+
+    activity: Activity | None = None
+    arrived: int | None = None
+
+
+_mine = _Mine()
 
 
 def enter(stage: str) -> None:
@@ -32,8 +40,7 @@ def enter(stage: str) -> None:
     "copying", and "waiting" for a batch; before there are lanes, "finding samples" and "opening
     the backend".
     """
-    activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is not None:
+    if (activity := _mine.activity) is not None:
         activity.log.append((stage, monotonic_ns()))
 
 
@@ -42,8 +49,7 @@ def note(describe: Describe | None) -> Describe | None:
 
     Called seldom, in any thread, and never after the batch has ended.
     """
-    activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is None:
+    if (activity := _mine.activity) is None:
         return None
     before, activity.described_by = activity.described_by, describe
     return before
@@ -51,8 +57,7 @@ def note(describe: Describe | None) -> Describe | None:
 
 def blame(describe: Describe) -> None:
     """Have `describe()` name the sample of the batch whose bytes arrived last."""
-    activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is not None:
+    if (activity := _mine.activity) is not None:
         activity.last = describe
 
 
@@ -63,22 +68,19 @@ def arrived(read: int) -> None:
 
 def last_arrived() -> int | None:
     """Which it was, of the reads just made; None if the engine cannot tell."""
-    read: int | None = getattr(_mine, "arrived", None)
-    _mine.arrived = None
+    read, _mine.arrived = _mine.arrived, None
     return read
 
 
 def begin(batch: int) -> None:
     """A lane begins to work on a batch of this number."""
-    activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is not None:
+    if (activity := _mine.activity) is not None:
         activity.begin(batch)
 
 
 def leave() -> None:
     """A lane has ended its batch, or has failed."""
-    activity: Activity | None = getattr(_mine, "activity", None)
-    if activity is not None:
+    if (activity := _mine.activity) is not None:
         activity.leave()
 
 
@@ -138,8 +140,7 @@ class Activity:
     def adopt(self) -> None:
         """The calling thread is the one, from now on."""
         self.thread = threading.get_native_id()
-        self._outer = getattr(_mine, "activity", None)
-        _mine.activity = self
+        self._outer, _mine.activity = _mine.activity, self
 
     def release(self) -> None:
         """End the activity of the calling thread; an activity around it goes on."""

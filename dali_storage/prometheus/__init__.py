@@ -1,5 +1,6 @@
 """A collector for `prometheus_client`: the open readers of this process."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -47,36 +48,26 @@ class ReaderCollector:
         self._core = core
         self._readers = readers
 
-    def describe(self) -> list[Any]:
-        """The metric families without samples, so that a second registration is refused."""
-        counters, gauges, stages = self._families()
-        return [*counters.values(), *gauges.values(), stages]
-
-    def collect(self) -> list[Any]:
+    def collect(self) -> Iterator[Any]:
         """The metric families, requested by `prometheus_client`."""
-        counters, gauges, stages = self._families()
-        for reader, tally in self._readers.items():
-            its = tally.statistics
-            for name, family in (counters | gauges).items():
-                family.add_metric([reader], getattr(its, name))
-            for stage, histogram in sorted(tally.histograms().items()):
-                buckets = _buckets(histogram)
-                stages.add_metric([reader, stage], buckets, histogram.total / 1e9)
-        return [*counters.values(), *gauges.values(), stages]
-
-    def _families(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        counters = {
-            name: self._core.CounterMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
-            for name, text in _COUNTERS.items()
-        }
-        gauges = {
-            name: self._core.GaugeMetricFamily(f"dali_storage_{name}", text, labels=["reader"])
-            for name, text in _GAUGES.items()
-        }
+        core, label = self._core, ["reader"]
+        found = [(name, its.statistics, its.histograms()) for name, its in self._readers.items()]
+        simple = (core.CounterMetricFamily, _COUNTERS), (core.GaugeMetricFamily, _GAUGES)
+        for kind, figures in simple:
+            for figure, text in figures.items():
+                family = kind(f"dali_storage_{figure}", text, labels=label)
+                for reader, its, _ in found:
+                    family.add_metric([reader], getattr(its, figure))
+                yield family
         text = "Seconds that a stage of a batch took, or a request for an object"
-        labels = ["reader", "stage"]
-        stages = self._core.HistogramMetricFamily("dali_storage_stage_seconds", text, labels=labels)
-        return counters, gauges, stages
+        name, label = "dali_storage_stage_seconds", ["reader", "stage"]
+        stages = core.HistogramMetricFamily(name, text, labels=label)
+        for reader, _, histograms in found:
+            for stage, it in sorted(histograms.items()):
+                stages.add_metric([reader, stage], _buckets(it), it.total / 1e9)
+        yield stages
+
+    describe = collect  # a registry reads the names, and refuses a second collector
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

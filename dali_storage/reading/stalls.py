@@ -177,7 +177,7 @@ class Watchdog:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._start()
-            elif self._planned and self._clock() + round(1e9 * stall_after) < self._planned:
+            elif self._planned and self._clock() + 1e9 * stall_after < self._planned:
                 self._bell.put(None)
 
     def _is_idle(self) -> bool:
@@ -208,7 +208,7 @@ class Watchdog:
 
 
 def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
-    seconds = (now - began) / 1e9
+    seconds = max(now - began, 0) / 1e9  # it may have begun since the clock was read
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
     about, thread = activity.describe(), activity.thread
     parts = [f"{stage} for {seconds:.1f} s, since {since}"]
@@ -238,10 +238,7 @@ def _delivered(counted: ReaderStatistics) -> str:
 
 def _printable(line: str) -> str:
     """A line with escapes for line ends in names, and for names of other bytes than UTF-8."""
-    return "".join(
-        it if it.isprintable() else it.encode("unicode_escape", "surrogatepass").decode()
-        for it in line
-    )
+    return "".join(it if it.isprintable() else repr(it)[1:-1] for it in line)
 
 
 WATCHDOG = Watchdog()

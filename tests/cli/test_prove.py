@@ -111,6 +111,7 @@ def test_an_index_is_refused_by_the_name_of_its_root(root, tmp_path, capsys):
     [
         (["/nowhere"], "error: [Errno 2] No such file or directory: '/nowhere'"),
         (["--backend", "no"], "error: unknown backend 'no'"),
+        (["--backend", "object-store"], "error: object-store reads objects named by URLs, not the"),
         (["--option", "dirct=1"], "error: backend 'python-file' has no option dirct"),
         (["--option", "lanes=x"], "lanes"),
         (["--option", "lanes=1", "--option", "lanes=2"], "--option lanes is given more than once"),

@@ -327,6 +327,7 @@ def test_there_is_no_thread_without_a_reader_that_wants_warnings(watchdog):
 def test_a_reader_that_wants_earlier_warnings_does_not_wait_for_the_others(watchdog):
     watchdog.watch("Patient", 3600.0)
     wait_until(lambda: watchdog._planned)
+    watchdog.watch("More patient than the clock can count", 1e308)
     reader = watchdog.watch("R", SOON)
     activity = Activity("R:0", Times(), 0)
     activity.log.append(("reading", 0))

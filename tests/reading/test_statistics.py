@@ -247,6 +247,8 @@ def test_prometheus_gets_histograms_with_exact_counts():
         one.activities.times.record(0, "reading", ns)
     registry = CollectorRegistry()
     registry.register(ReaderCollector(readers))
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(ReaderCollector(readers))
     text = generate_latest(registry).decode()
     start = 'dali_storage_stage_seconds_{}reader="Train",stage="reading"'
     assert 'dali_storage_batches_total{reader="Train"} 1.0' in text

@@ -75,6 +75,7 @@ def test_a_url_of_the_web_is_quoted(server):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
+        (b"/x/y", "is a file, not an object"),
         (b"s3:///x", "has no valid bucket name"),
         (b"s3://da ta/x", "has no valid bucket name"),
         (b"gs://-/x", "has no valid bucket name"),
