@@ -14,6 +14,9 @@ from ..samples import frames
 from ..samples.locations import location
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
+_TYPES = types.RGB, types.BGR, types.GRAY, types.YCbCr
+"""With ANY_DATA, DALI's decoder crashes at a greyscale JPEG."""
+
 
 @takes_arguments()
 def sequence(
@@ -58,8 +61,8 @@ def sequence(
     device = arguments["device"] or "cpu"
     if device not in ("cpu", "mixed"):
         raise ValueError(f"device must be 'cpu' or 'mixed', not {device!r}")
-    if image_type == types.ANY_DATA:  # DALI's decoder then crashes, for a greyscale JPEG
-        raise ValueError("image_type must not be ANY_DATA: use RGB, BGR, GRAY or YCbCr")
+    if image_type not in _TYPES:
+        raise ValueError(f"image_type must be RGB, BGR, GRAY or YCbCr, not {image_type!s:.80}")
     opening = prepare_sequence(arguments | {"device": "cpu"})
     nodes = add_reader(opening=opening, **in_graph(arguments))
     count = len(opening.fmt.outputs)

@@ -35,7 +35,7 @@ def location(argument: str, value: Any) -> bytes:
     path = path_bytes(argument, value)
     require_known(argument, path)
     if b"\0" in path:
-        raise ValueError(f"{argument} must be a path without NUL, not {path!r}")
+        raise ValueError(f"{argument} must be a path without NUL, not {path!r:.80}")
     return path
 
 

@@ -96,9 +96,9 @@ def find(
     if not whole.all() and not skip:
         key = keys[int(whole.argmin())]
         which = next(number for number, it in enumerate(columns) if key not in it)
-        path = os.fsdecode(join_path(root, key.join(templates[which])))
+        path, shown = (os.fsdecode(it) for it in (join_path(root, key.join(templates[which])), key))
         count = f"{(~whole).sum():,} of {whole.size:,} keys lack a file"
-        what = f"{path!r} of key {os.fsdecode(key)!r}{source} is missing ({count})"
+        what = f"{path!r:.256} of key {shown!r:.80}{source} is missing ({count})"
         raise ValueError(f"files: {what}; add the file, or skip such keys: missing='skip'")
     kept = [*compress(keys, whole)]
     rows = np.array([[*map(column.__getitem__, kept)] for column in columns]).T.ravel().tolist()

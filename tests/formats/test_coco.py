@@ -86,6 +86,8 @@ def rows():  # noqa: C901
     no_masks += [{"size": "a", "counts": [9]}, {"size": [3, 3], "counts": [1.0, 8]}]
     no_masks += [{"size": [3, 3], "counts": [-1, 10]}, {"size": [3, 3], "counts": ""}]
     no_masks += [{"size": [3, 0], "counts": [0]}, {"size": [3, -3], "counts": [9]}, GONE]
+    # DALI reads on behind a text whose last number has no end.
+    no_masks += [{"size": [3, 3], "counts": it} for it in ("9P", "P" * 7 + "0", "9\0", "é", "~")]
     for value in no_masks:
         yield "annotations", "segmentation", value, r"\[\], or an object of size and counts", PIXELS
     for field, value in (("width", 2.0), ("height", True)):
@@ -328,6 +330,12 @@ def damaged():
         words = r"a polygon of 'a b.jpg' has the vertex \[3.0, .*\], farther away than 1,000,000"
         yield "vertices", (6, values), words
     yield "widths", (2, np.array([0, 5], "<i4").tobytes()), "has a size below 1"
+    wide = (2, np.array([5, 2**29], "<i4").tobytes())
+    yield (
+        "widths",
+        wide,
+        r"'c.jpg' has the size \[4, 536870912\], and masks have at most 1,073,741,8",
+    )
     yield "labels", (3, np.array([1, -2, 1], "<i4").tobytes()), "a label is below 0"
 
 
@@ -336,7 +344,7 @@ def test_a_damaged_dump_is_refused_with_its_file(name, content, words, tmp_path)
     folder = write(tmp_path / "d", **{name: content})
     with pytest.raises(ValueError, match=rf"^this dump: .*{words}.*; ") as info:
         read(folder, pixelwise_masks=True, image_ids=True)
-    assert "of 'a b.jpg'" in str(info.value) or re.search(r"\w\.dat|label", str(info.value))
+    assert re.search(r"'a b.jpg'|'c.jpg'|\w\.dat|label", str(info.value))
 
 
 @pytest.mark.parametrize("names", [b"", b"a.jpg", b"a.jpg\nb.jpg", b"a.jpg\n", b"\na.jpg\n"])
@@ -367,6 +375,21 @@ def test_relative_vertices_are_far_in_pixels(tmp_path):
     read(folder, pixelwise_masks=True)
     with pytest.raises(ValueError, match=r"'a b.jpg' has the vertex \[3.0, 250000.0\], farther"):
         read(folder, pixelwise_masks=True, ratio=True)
+
+
+def test_an_outline_has_a_longest_length(tmp_path):
+    far = [[9e5, 0], [-9e5, 0]] * 6
+    content = {
+        "vertices_count": (2, np.array([3, 12], "<i8").tobytes()),
+        "vertices": (15, np.array([[1, 1], [3, 1], [3, 3], *far], "<f4").tobytes()),
+    }
+    for last in (6, 12):
+        polygons = np.array([[1, 0, 3], [0, 0, last]], "<i4").tobytes()
+        folder = write(tmp_path / str(last), **content, polygon_data=(2, polygons))
+        if last == 6:
+            read(folder, pixelwise_masks=True)
+    with pytest.raises(ValueError, match=r"'c.jpg' is 19,800,000 pixels long, above 10,000,000"):
+        read(folder, pixelwise_masks=True)
 
 
 @pytest.fixture
@@ -420,8 +443,12 @@ def test_an_output_that_a_dump_lacks_is_named_with_its_option(name, saved):
 def test_other_annotations_than_those_of_a_dump_are_refused(saved, tmp_path):
     folder, source = saved
     (tmp_path / "a.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"is not the source of preprocessed_annotations="):
-        same(folder, CocoOptions(), source)
+    record = tmp_path / "made/made_of.json"
+    unknown = json.dumps(json.loads(record.read_text()) | {"annotations": {}})
+    for text in (record.read_text(), unknown):
+        record.write_text(text)
+        with pytest.raises(ValueError, match=r"is not the source of preprocessed_annotations="):
+            same(folder, CocoOptions(), source)
     with pytest.raises(ValueError, match=r"annotations_file=.* cannot be given with"):
         same(write(tmp_path / "dali"), CocoOptions(), source)
 
@@ -434,6 +461,7 @@ def test_other_annotations_than_those_of_a_dump_are_refused(saved, tmp_path):
         ("boxes.dat", None, "boxes.dat has changed"),
         ("made_of.json", "{}", "is incomplete"),
         ("made_of.json", "{", "is incomplete"),
+        ("made_of.json", "[" * 10**5, "is incomplete"),
         ("made_of.json", "[]", "is incomplete"),
         ("made_of.json", '{"version": 9}', "or not of version 1"),
     ],

@@ -22,6 +22,7 @@ from dali_storage.readers import annotations
 from tests.kit.coco import write_annotations
 from tests.kit.parity import build, take
 
+KILLS = "", [[4e8, 2, 3, 4, 5, 6]], [[9e5, 1, -9e5, 3] * 2000]
 PARSED = {"polygon_masks": True, "image_ids": True, "ltrb": True, "include_iscrowd": False}
 
 
@@ -209,7 +210,7 @@ def test_labels_that_dali_loses_are_refused(few, monkeypatch):
 
 @pytest.mark.parametrize(
     "segmentation",
-    [None, *(pytest.param(it, marks=pytest.mark.long) for it in ("", [[4e8, 2, 3, 4, 5, 6]]))],
+    [None, *(pytest.param(it, marks=pytest.mark.long) for it in KILLS)],
 )
 def test_what_kills_dali_is_refused_in_a_process_of_its_own(segmentation, few):
     path = Path(few["annotations_file"])
@@ -243,6 +244,9 @@ def test_what_leaves_no_image_is_named(few, tmp_path):
         ours(few, skip_empty=True, size_threshold=9)
     with pytest.raises(FileNotFoundError):
         ours(few | {"annotations_file": str(tmp_path / "none.json")})
+    os.mkfifo(tmp_path / "pipe")  # opening one waits for somebody to write
+    with pytest.raises(OSError, match="not a regular file"):
+        ours(few | {"annotations_file": str(tmp_path / "pipe")})
 
 
 def test_a_directory_to_save_to_is_missing_before_anything_is_parsed(few, monkeypatch, tmp_path):

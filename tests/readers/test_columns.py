@@ -348,6 +348,7 @@ def test_a_check_names_the_file_that_is_bad(tmp_path):
         ({"keys": "train.txt"}, FileNotFoundError, "{root}/train.txt"),
         ({"keys": "empty.txt"}, ValueError, "keys in '{root}/empty.txt' must not be empty"),
         ({"keys": "nul.txt"}, ValueError, "keys in '{root}/nul.txt' must be .* without NUL"),
+        ({"keys": "long.txt"}, ValueError, "is missing .1 of 1 keys"),
         ({"keys": "class.txt"}, ValueError, "of key 'a/1  1' in '{root}/class.txt' "),
         ({"keys": ["a/1", ""]}, ValueError, "'{root}/images/.jpg' of key '' is missing"),
         ({"keys": "s3://bucket/keys"}, ValueError, "'s3://bucket/keys' is an object"),
@@ -362,11 +363,13 @@ def test_a_check_names_the_file_that_is_bad(tmp_path):
 def test_data_that_do_not_fit_are_refused(root, wrong, error, message):
     (root / "empty.txt").write_text(" \n\n")
     (root / "class.txt").write_text("a/1  1\na/2 -1\n")
-    (root / "nul.txt").write_bytes(b"a/1\na\0/2\n")
+    (root / "nul.txt").write_bytes(b"a/1\na\0/2" + bytes(9999))
+    (root / "long.txt").write_text("x" * 9999)
 
     def here(value):
         return value.format(root=root) if isinstance(value, str) else value
 
     given = {k: [*map(here, v)] if isinstance(v, list) else v for k, v in wrong.items()}
-    with pytest.raises(error, match=message.format(root=re.escape(str(root)))):
+    with pytest.raises(error, match=message.format(root=re.escape(str(root)))) as info:
         of(root, 1, **given)
+    assert len(str(info.value)) < 600

@@ -24,6 +24,8 @@ _Rule: TypeAlias = tuple[str, Callable[[Any], Any], str]
 
 _MISSING = type("_Missing", (), {"__repr__": lambda _: "missing"})()
 _NAME = re.compile(r"[^\n\0]+").fullmatch
+# A compressed RLE: numbers of up to 7 characters, the last of which is below "P".
+_RLE = re.compile(r"(?:[P-o]{0,6}[0-O])+").fullmatch
 _NUMBERS = frozenset({int, float})
 
 
@@ -194,8 +196,9 @@ def _is_mask(value: Any) -> bool:
     size, counts = value.get("size") or 0, value.get("counts") or 0
     if type(size) is not list or len(size) != 2 or not all(_is_int32(it) and it > 0 for it in size):
         return False
-    runs: Any = counts if type(counts) is list else ()
-    return type(counts) in (str, list) and all(type(it) is int and 0 <= it < 2**32 for it in runs)
+    if type(counts) is str:
+        return _RLE(counts) is not None
+    return type(counts) is list and all(type(it) is int and 0 <= it < 2**32 for it in counts)
 
 
 _INTEGER = "an integer of 32 bits"

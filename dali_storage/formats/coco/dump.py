@@ -33,6 +33,8 @@ FILES = (
 """All files of a dump; some may be missing."""
 
 _FAR = 1_000_000
+_LONGEST = 10 * _FAR
+_LARGEST = 2**30
 _RLE = struct.Struct("<QQQ")  # height, width, number of runs
 
 
@@ -130,6 +132,9 @@ class _Dump:
         shape = np.stack(sizes, 1)
         if (shape < 1).any():
             self.fail("heights.dat or widths.dat has a size below 1")
+        for image in np.flatnonzero(shape.prod(1, dtype=np.int64) > _LARGEST)[:1].tolist():
+            what = f"{os.fsdecode(self._names[image])!r} has the size {shape[image].tolist()}"
+            self.fail(f"{what}, and masks have at most {_LARGEST:,} pixels", "correct the size")
         wrong = (owners < 0) | (owners >= np.diff(objects.starts)[samples])
         if wrong.any():
             self.fail("masks_rles_idx.dat has objects outside of the sample")
@@ -143,12 +148,7 @@ class _Dump:
         if (labels < 0).any():
             what = "a label is below 0, and such objects cannot have masks"
             self.fail(what, "leave out avoid_class_remapping, or change the id")
-        # The time and memory of drawing grow with the distance of a vertex.
-        pixels = np.abs(vertices.columns[0]) * (shape.max() if is_relative else 1)
-        for row in np.flatnonzero(~(pixels <= _FAR).all(1))[:1]:
-            name = os.fsdecode(self._names[np.searchsorted(vertices.starts, row, "right") - 1])
-            what = f"has the vertex {vertices.columns[0][row].tolist()}, farther away than {_FAR:,}"
-            self.fail(f"a polygon of {name!r} {what} pixels", "correct the segmentation")
+        self._check_outlines(polygons, vertices, int(shape.max()) if is_relative else 1)
         return Masks(
             sizes=shape,
             labels=Ragged(objects.starts, labels),
@@ -159,6 +159,23 @@ class _Dump:
             runs=runs,
             is_relative=is_relative,
         )
+
+    def _check_outlines(self, polygons: Ragged, vertices: Ragged, scale: int) -> None:
+        """Refuse far and long outlines: drawing takes time and memory for each pixel of them."""
+        (points,) = vertices.columns
+        for row in np.flatnonzero(~(np.abs(points) * scale <= _FAR).all(1))[:1]:
+            name = os.fsdecode(self._names[np.searchsorted(vertices.starts, row, "right") - 1])
+            what = f"has the vertex {points[row].tolist()}, farther away than {_FAR:,} pixels"
+            self.fail(f"a polygon of {name!r} {what}", "correct the segmentation")
+        steps = np.abs(np.diff(points, axis=0, prepend=points[:1])).max(1, initial=0)
+        along = np.append(0, np.cumsum(steps, dtype=np.float64)) * scale
+        samples = np.repeat(np.arange(self._count), np.diff(polygons.starts))
+        first, last = (polygons.columns[0][:, 1:] + vertices.starts[samples][:, None]).T
+        lengths = along[last] - along[np.minimum(first + 1, last)]
+        for row in np.flatnonzero(lengths > _LONGEST)[:1]:
+            name = os.fsdecode(self._names[samples[row]])
+            what = f"a polygon of {name!r} is {int(lengths[row]):,} pixels long, above {_LONGEST:,}"
+            self.fail(what, "correct the segmentation")
 
     def _rles(self, count: int) -> tuple[IntArray, IntArray, NDArray[np.uint32]]:
         """Return height and width of each RLE (int64[k, 2]), its bounds in the runs, the runs."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from bmap_tools.atomic import replacing
 
-from ...contract.errors import named
+from ...contract.catalog import open_regular
 from ...contract.objects import scheme
 from ..files import Files
 from . import dump
@@ -46,8 +46,8 @@ class Source:
             it = self.files.catalog([self.name])
             assert it.sizes is not None and it.versions is not None  # noqa: PT018
             return {"size": int(it.sizes[0]), "version": it.versions[0].decode("latin-1")}
-        with named(self.name):
-            status = os.stat(self.name)
+        with open_regular(self.name) as file:
+            status = os.fstat(file.fileno())
         return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
     def read(self) -> bytes:
@@ -114,7 +114,10 @@ def require_same(
     known, state = origin["annotations"], source.state() if source else {}
     if source and not (
         state.items() <= known.items()
-        or (state["size"] == known["size"] and zlib.crc32(source.read()) == known["checksum"])
+        or (
+            state["size"] == known.get("size")
+            and zlib.crc32(source.read()) == known.get("checksum")
+        )
     ):
         what = f"annotations_file {os.fsdecode(source.name)!r} is not the source of {about}"
         raise ValueError(f"{what}; {_AGAIN}")
@@ -130,7 +133,7 @@ def _read(folder: str) -> dict[str, Any] | None:
             return {name: dict(found[name]) for name in ("options", "annotations", "files")}
     except FileNotFoundError:
         return None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, RecursionError, TypeError, ValueError):
         pass
     raise ValueError(f"{path!r} is incomplete, or not of version {_VERSION}; {_AGAIN}")
 

@@ -13,7 +13,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]").search
 # Escapes as units; the group is half of a surrogate pair without the other half.
 _ESCAPES = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)").finditer
 _LARGE_EXPONENT = re.compile(r"[eE]\+?0*[1-9]\d\d").search
-_DAMAGED = "the file is truncated or not JSON: write or copy it again"
+_DAMAGED = "the file is truncated or not JSON of COCO: write or copy it again"
 
 
 class Entry(NamedTuple):
