@@ -38,14 +38,17 @@ dataset.IMAGES = 40
 import benchmark
 sys.exit(benchmark.main(["demo", "--batchsize", "8", *sys.argv[1:]]))
 """
-INTERRUPTED = """
+INTERRUPTED = (
+    """
 import os, signal, sys
 from nvidia.dali.pipeline import Pipeline
 number = int(sys.argv.pop())
 def construct(self, *arguments, **options):
     os.kill(os.getpid(), number)
 Pipeline.__init__ = construct
-""" + DEMO
+"""
+    + DEMO
+)
 MOUNT = """#!/bin/sh
 [ "$1" = --make-rprivate ] || { echo mount: no free loop device. >&2; exit 1; }
 """

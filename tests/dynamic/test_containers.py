@@ -104,7 +104,9 @@ def compare(random, name, case):
         with pytest.raises(ValueError) as raised:
             play(way, ours, batch_size, limits)
         refusal = str(raised.value.__cause__ or raised.value)  # of a call, or at once
-        assert re.match("ext: no sample has (any component|all components) of .*; the tars have ", refusal)
+        assert re.match(
+            "ext: no sample has (any component|all components) of .*; the tars have ", refusal
+        )
         assert not re.search("b['\"][^'\"]", str(expected))  # DALI delivers what has no bytes
         return "empty"
     assert found == expected
