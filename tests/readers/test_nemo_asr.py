@@ -103,7 +103,10 @@ REFUSED = {
     "duration: true": ('{"%s": @, "duration": true}', "'duration' must be a number, not true"),
     "duration: NaN": ('{"%s": @, "duration": NaN}', "'duration' must be a number, not NaN"),
     "duration: too large": ('{"%s": @, "duration": 1e400}', "'duration' must be a number, not Inf"),
-    "duration: digits": ('{"%s": @, "duration": ' + "9" * 400 + "}", "too large"),
+    "duration: digits": (
+        '{"%s": @, "duration": ' + "9" * 400 + "}",
+        "'duration' must be a number, not 9",
+    ),
     "duration: more digits": ('{"%s": @, "duration": ' + "9" * 5000 + "}", "a number, not Inf"),
     "offset: text": ('{"%s": @, "offset": "x"}', "'offset' must be a number, not"),
     "offset: behind the end": ('{"%s": @, "offset": 2}', "begins at frame 16,000, but .* 2,000"),
@@ -115,7 +118,7 @@ REFUSED = {
     "quotes": ("{'%s': @}", "not a JSON object: Expecting property name"),
     "several lines": ('{\n"%s": @\n}', "not a JSON object: "),
     "another value": ('{"x": [1,,2], "%s": @}', "not a JSON object: Expecting value"),
-    "very deep": ('{"x": ' + "[" * 100_000 + '1, "%s": @}', "recursion|not a JSON object"),
+    "very deep": ('{"x": ' + "[" * 100_000 + '1, "%s": @}', "are nested too deep; write one"),
 }
 
 
@@ -130,14 +133,14 @@ def test_what_dali_dies_of_or_loses_is_refused_by_line(line, says, sound):
 @pytest.mark.parametrize("lines", [[], ["", "\n"], [f'{{"{KEY}": @, "duration": 0.1}}']])
 def test_no_sample_is_refused(lines, sound):
     manifest = manifest_of(sound, lines)
-    with pytest.raises(ValueError, match=r"no line of '.*m\.json' has a sample with a duration"):
+    with pytest.raises(ValueError, match=r"no line of '.*m\.json' .* and a duration between"):
         readers.nemo_asr(manifest_filepaths=manifest, min_duration=0.2)
 
 
 def test_a_manifest_without_a_path_is_refused_without_words_about_durations(sound):
     with (
         pytest.warns(ManifestLinesSkipped, match=r"1 line is skipped, without a JSON .*: 1$"),
-        pytest.raises(ValueError, match=r"has a sample$"),
+        pytest.raises(ValueError, match=rf"is a JSON object with '{KEY}'; write one for each"),
     ):
         readers.nemo_asr(manifest_filepaths=manifest_of(sound, ["x"]))
 
