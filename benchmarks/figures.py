@@ -25,6 +25,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 _TARS = "dali-webdataset,webdataset,webdataset-mmap"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+_LMDB = "dali-lmdb,dali-lmdb-nommap,lmdb,dali-caffe,caffe,dali-caffe2,caffe2"
+_LMDB_DIRECT = "lmdb-direct,caffe-direct,caffe2-direct"
+_SPEECH = "dali-nemo-asr,dali-nemo-asr-nommap,nemo-asr,dali-manifest,manifest"
 RUNS = {
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
@@ -32,6 +35,10 @@ RUNS = {
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
     "readers-hot": "readers --seed 1",
+    "lmdb-cold": f"readers --cold --seed 1 --legs {_LMDB},{_LMDB_DIRECT}",
+    "lmdb-hot": f"readers --seed 1 --batches 500 --legs {_LMDB}",
+    "speech-cold": f"readers --cold --seed 1 --legs {_SPEECH},nemo-asr-direct",
+    "speech-hot": f"readers --seed 1 --batches 200 --legs {_SPEECH}",
     "imagenet-train": "loaders --set imagenet-train",
     "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
     "cifar10": "loaders --set cifar10 --batchsize 256",
