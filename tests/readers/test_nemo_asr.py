@@ -1,5 +1,6 @@
 """dali_storage.readers.nemo_asr: what DALI skips, loses or dies of; and its place in a graph."""
 
+import io
 import json
 import os
 import re
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from nvidia.dali import fn, pipeline_def, types
 
 import dali_storage
@@ -216,13 +218,30 @@ def test_a_segment_behind_the_end_is_refused_where_the_file_is_read(kind, sound,
     assert batches(readers.nemo_asr, manifest) == expected
 
 
-@pytest.mark.parametrize("content", [b"", b"RIFF", b"ID3 and more", b"RIFF\0\0\0\0WAVEdata"])
+def mp3():
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(20_000), 16_000, format="MP3")
+    return file.getvalue()
+
+
+NO_SOUND = {
+    "empty": b"",
+    "cut": b"RIFF",
+    "a tag": b"ID3 and more",
+    "no data": b"RIFF\0\0\0\0WAVEdata",
+}
+NO_SOUND |= {"MP3, which DALI refuses": mp3()}
+
+
+@pytest.mark.parametrize("content", NO_SOUND.values(), ids=[*NO_SOUND])
 def test_a_file_that_is_no_sound_is_refused_by_the_decoder(content, sound, tmp_path):
     (tmp_path / "b").write_bytes(content)
     manifest = manifest_of(sound, [{KEY: str(tmp_path / "b")}])
     for given in ({}, {"sample_rate": 16000}):
         with pytest.raises(RuntimeError, match=r"decoders\.audio"):
             batches(readers.nemo_asr, manifest, **given)
+        with pytest.raises(RuntimeError, match=r"readers\.nemo_asr"):
+            batches(fn.readers.nemo_asr, manifest, **given)
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC"])
