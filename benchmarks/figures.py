@@ -1,4 +1,4 @@
-"""Runs the benchmarks of docs/benchmarks.md, and writes their tables there: make figures.
+"""Runs the benchmarks of `PAGES`, and writes their tables there: make figures.
 
     python -m benchmarks.figures                                  # all of them; takes an hour
     python -m benchmarks.figures files-hot --options="--rounds 1 --batches 20"
@@ -24,9 +24,12 @@ from . import dataset, s3
 from .report import cell
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGES = [ROOT / "docs" / name for name in ("benchmarks.md", "benchmarks-readers.md")]
 _TARS = "dali-webdataset,webdataset,webdataset-mmap"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+_LMDB = "dali-lmdb,dali-lmdb-nommap,lmdb,dali-caffe,caffe,dali-caffe2,caffe2"
+_LMDB_DIRECT = "lmdb-direct,caffe-direct,caffe2-direct"
+_SPEECH = "dali-nemo-asr,dali-nemo-asr-nommap,nemo-asr,dali-manifest,manifest"
 RUNS = {
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
@@ -35,6 +38,10 @@ RUNS = {
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
     "readers-hot": "readers --seed 1 --batches 100",
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
+    "lmdb-cold": f"readers --cold --seed 1 --legs {_LMDB},{_LMDB_DIRECT}",
+    "lmdb-hot": f"readers --seed 1 --batches 500 --legs {_LMDB}",
+    "speech-cold": f"readers --cold --seed 1 --legs {_SPEECH},nemo-asr-direct",
+    "speech-hot": f"readers --seed 1 --batches 200 --legs {_SPEECH}",
     "imagenet-train": "loaders --set imagenet-train",
     "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
     "cifar10": "loaders --set cifar10 --batchsize 256",
@@ -53,7 +60,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", default="figures", help="where the data are made (figures)")
     parser.add_argument("--images", type=int, default=10_000, help="so many (10,000)")
     parser.add_argument("--options", default="", help="more options of benchmark.py")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page (docs/benchmarks.md)")
     given = parser.parse_args(words)
     if unknown := {*given.names} - {*RUNS}:
         parser.error(f"unknown figures: {', '.join(sorted(unknown))}")
@@ -64,17 +70,22 @@ def main(words: Sequence[str] | None = None) -> int:
         if measured is None:
             failed.append(name)
         else:
-            text = given.page.read_text(encoding="utf-8")
+            (page,) = (page for page in PAGES if _start(name) in page.read_text(encoding="utf-8"))
+            text = page.read_text(encoding="utf-8")
             text = replaced(text, name, table(measured, command))
-            given.page.write_text(text, encoding="utf-8")
+            page.write_text(text, encoding="utf-8")
     if failed:
         print(f"figures: as they were: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
 
 
+def _start(name: str) -> str:
+    return f"<!-- figures: {name} -->\n"
+
+
 def replaced(page: str, name: str, table: str) -> str:
     """The page with another table of this name."""
-    start, end = f"<!-- figures: {name} -->\n", "<!-- end of figures -->"
+    start, end = _start(name), "<!-- end of figures -->"
     parts = re.split(f"({re.escape(start)}).*?({end})", page, flags=re.DOTALL)
     if len(parts) != 4:
         raise ValueError(f"the page has no line {start.strip()}, or several")

@@ -181,8 +181,8 @@ def _boxes(workload: Workload, folder: str) -> Data:
     return Data({"file_root": "/", "annotations_file": at}, workload.sizes)
 
 
-def _database(workload: Workload, folder: str) -> Data:
-    """The workload's images and their labels as records of Caffe, in an LMDB."""
+def _database(record: Callable[[bytes, int], bytes], workload: Workload, folder: str) -> Data:
+    """The workload's images and their labels as records in an LMDB, and as files."""
     try:
         lmdb = importlib.import_module("lmdb")
     except ModuleNotFoundError:
@@ -193,18 +193,34 @@ def _database(workload: Workload, folder: str) -> Data:
             with base.begin(write=True) as transaction:
                 for number, name in enumerate(names):
                     with open(name, "rb") as file:
-                        record = _datum(file.read(), number % 128)
-                    transaction.put(b"%08d" % number, record)
-    return Data({"path": folder}, workload.sizes)
+                        transaction.put(b"%08d" % number, record(file.read(), number % 128))
+    return Data({"path": folder, "files": names}, workload.sizes)
 
 
 def _datum(image: bytes, label: int) -> bytes:
     """A Datum of caffe.proto: data (field 4), then label (field 5), below 128."""
-    size, length = len(image), bytearray()
+    return _field(4, image) + bytes([0x28, label])
+
+
+def _tensors(image: bytes, label: int) -> bytes:
+    """A TensorProtos of caffe2.proto: types (field 2) are STRING (4) and INT32 (2)."""
+    return _field(1, b"\x10\4" + _field(6, image)) + _field(1, b"\x10\2\x20" + bytes([label]))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, length = len(content), bytearray()
     while size > 127:
         length.append(size & 127 | 128)
         size >>= 7
-    return b"\x22" + length + bytes([size]) + image + bytes([0x28, label])
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def _of_files(path: str, files: Sequence[str], **given: Any) -> Any:
+    return fn.readers.file(files=files, **given)
+
+
+def _of_database(read: Callable[..., Any], path: str, files: Sequence[str], **given: Any) -> Any:
+    return read(path=path, **given)
 
 
 def _segments(workload: Workload, folder: str) -> Data:
@@ -226,11 +242,37 @@ def _segments(workload: Workload, folder: str) -> Data:
     return Data({"manifest_filepaths": at}, np.full(len(lines), nbytes, np.int64))
 
 
+def _of_manifest(manifest_filepaths: str, **given: Any) -> Any:
+    given |= {"manifests": manifest_filepaths, "columns": {"text": str}, "return_rate": True}
+    data, *others = readers.manifest(**given)
+    return fn.decoders.audio(data, downmix=True)[0], *others
+
+
+def _lmdb_entry(
+    name: str,
+    record: Callable[[bytes, int], bytes],
+    theirs: Callable[..., Any],
+    ours: Callable[..., Any],
+    **given: Any,
+) -> Entry:
+    return Entry(name, partial(_database, record), theirs, partial(_of_database, ours), **given)
+
+
+def _caffe_entry(name: str, record: Callable[[bytes, int], bytes]) -> Entry:
+    """By mmap only, as `dont_use_mmap` has no effect."""
+    theirs, ours = (getattr(module, name) for module in (fn.readers, readers))
+    return _lmdb_entry(name, record, partial(_of_database, theirs), ours, modes={"": {}})
+
+
+_LMDB = partial(readers.lmdb, shuffle="samples")  # as readers.file
 ENTRIES = (
     Entry("columns", _pairs, _by_two, readers.columns, images=2),
     Entry("sequence", _frames, fn.readers.sequence, readers.sequence, images=0),
     Entry("coco", _boxes, fn.readers.coco, readers.coco),
-    Entry("caffe", _database, fn.readers.caffe, readers.caffe),
+    _lmdb_entry("lmdb", lambda image, _: image, _of_files, _LMDB),
+    _caffe_entry("caffe", _datum),
+    _caffe_entry("caffe2", _tensors),
     Entry("nemo-asr", _segments, fn.readers.nemo_asr, readers.nemo_asr, images=0),
+    Entry("manifest", _segments, fn.readers.nemo_asr, _of_manifest, images=0),
 )
 READER_LEGS = tuple(leg for entry in ENTRIES for leg in entry.legs())

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from benchmarks import arguments, figures
-from tests.kit.pages import text_of
 
 SUMMARY = {"img_per_s": 1234.4, "img_per_s_min": 1000.0, "img_per_s_max": 2000.0}
 MEASURED = {
@@ -48,8 +47,9 @@ def test_only_the_table_of_that_name_is_replaced():
         figures.replaced(page, "c", "new\n")
 
 
-def test_every_table_of_the_page_has_a_command_that_is_accepted():
-    names = re.findall("<!-- figures: (.+) -->", text_of("docs/benchmarks.md"))
+def test_every_table_of_the_pages_has_a_command_that_is_accepted():
+    pages = "".join(page.read_text() for page in figures.PAGES)
+    names = re.findall("<!-- figures: (.+) -->", pages)
     assert sorted(names) == sorted(figures.RUNS)
     for command in figures.RUNS.values():
         arguments.parser().parse_args(command.split())

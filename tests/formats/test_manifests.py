@@ -54,6 +54,16 @@ def test_chunks_before_the_data_are_skipped_in_pages(tmp_path):
         assert len(asked) == (size > 1000)
 
 
+@pytest.mark.parametrize("rest", [bytes(8), b"none\0\0\0\0"])
+def test_a_file_of_empty_chunks_is_given_up_soon(rest, tmp_path):
+    """As one of zeros behind its header, of which a crash has left no more."""
+    path, *_ = manifests.recording(tmp_path / "a.wav", 500, 8000, ("WAV", "PCM_16"))
+    path.write_bytes(path.read_bytes()[:36] + rest * (8 * PAGE))
+    found, asked = header_of(path)
+    assert found is None
+    assert len(asked) < 4  # of 64 pages
+
+
 @pytest.mark.parametrize("whole", [None, 0, 8, 0xFFFFFFFF])
 @pytest.mark.parametrize("nbytes", [0, 3, 100, 5000, 0xFFFFFFFF])
 @pytest.mark.parametrize("form", ["WAV", "RF64"])

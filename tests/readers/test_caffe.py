@@ -127,7 +127,7 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
         "no data": ([datum(label=5)], {}, "its Datum has no data", False),
         "no label": ([datum(b"abc")], {}, "its Datum has no label", False),
         "empty": ([b""], {}, "its Datum has no label", False),
-        "garbage": ([b"\xff\xff"], {}, "it ends within a field", True),
+        "garbage": ([b"\xff\xff"], {}, "not a record of Caffe: it ends within a field; w", True),
         "cut floats": ([datum(b"a", 1) + message(6, b"abc")], {}, "numbers are cut off", True),
         "cut": ([datum(b"abcd", 1)[:-4]], {}, "longer than its message|within a field", True),
         "raw and encoded": (
@@ -147,6 +147,18 @@ REFUSED = {  # and whether DALI refuses it; what kills it, or gives empty tensor
             {"additional_inputs": 1},
             "are image, label, additional input 1, and it must have 3 of them, not 2",
             False,
+        ),
+        "many inputs missing": (
+            [IMAGE + LABEL],
+            {"additional_inputs": 20},
+            r"are image, label, \.\.\., additional input 19, additional input 20, and",
+            False,
+        ),
+        "many dimensions": (
+            [tensor(BYTE, RAW, [1] * 99) + LABEL],
+            {},
+            "its image has 99 dimensions, not height",
+            True,
         ),
         "no box": (
             [IMAGE + LABEL],

@@ -148,7 +148,7 @@ def test_a_bad_segment_may_be_replaced(tmp_path, sound):
 
 BAD = {
     "no object": ("[1]", "it is not one JSON object"),
-    "text": ("nonsense", "not a JSON object: Expecting value"),
+    "text": ("nonsense", "Expecting value .column 1.; write one object"),
     "byte order mark": ("\ufeff{}", "it has a byte order mark; save the file"),
     "two objects": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}{}', "it is not one JSON object"),
     "NUL": ('{"p": "a.wav", "t": "", "n": 1, "x": 1}\0', "it is not one JSON object"),

@@ -40,7 +40,7 @@ def parsed(
             sample = int(delivered[len(found)])
             what = "it ends within a field" if isinstance(error, IndexError) else str(error)
             if isinstance(error, (IndexError, MalformedError)):
-                what += "; write the record again"
+                what = f"not a record of Caffe: {what}; write it again, or use readers.lmdb"
             raise RecordError(catalog.path(sample), f"{catalog.where(sample)}: {what}") from None
     return found
 

@@ -95,8 +95,10 @@ class TensorProtos(Format):
         every = fields(record, 0, len(record), NESTED)
         tensors = [_tensor(record, start, stop) for tag, start, stop in every if tag == _PROTO]
         if len(tensors) != len(self._parsers):
+            names = [*self._parsers]
+            names[2:-2] = ["..."] if names[4:] else names[2:-2]
             what = f"it must have {len(self._parsers)} of them, not {len(tensors)}"
-            what = f"by the arguments, its tensors are {', '.join(self._parsers)}, and {what}"
+            what = f"by the arguments, its tensors are {', '.join(names)}, and {what}"
             raise ValueError(f"{what}; change the arguments, or write the record again")
         found = []
         for (name, parse), tensor in zip(self._parsers.items(), tensors, strict=True):
@@ -138,9 +140,8 @@ def _image(tensor: _Tensor) -> Image:
     # As in DALI, a fourth dimension means that the third does not count.
     shape = (*sizes[:2], sizes[2] if len(sizes) == 3 else 1)
     if len(shape) < 3 or min(shape) < 0 or shape[0] * shape[1] * shape[2] != stop - start:
-        raise ValueError(
-            f"has the dimensions {sizes}, not height, width and channels of {stop - start:,} bytes"
-        )
+        what = f"the dimensions {sizes}" if len(sizes) < 9 else f"{len(sizes):,} dimensions"
+        raise ValueError(f"has {what}, not height, width and channels of {stop - start:,} bytes")
     return Image(start, stop - start, shape)
 
 

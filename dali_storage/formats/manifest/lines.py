@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,10 +111,11 @@ def read(
     fields = [(f"column {number}", int if kind is str else kind) for number, kind in kinds]
     table = np.fromiter(parser.rows(paths, files), [*_FIELDS, *fields])
     if not table.size:
-        shown = ", ".join(repr(os.fsdecode(path)) for path in paths)
+        shown = f"{os.fsdecode(paths[0])!r}" + ", ..." * (len(paths) > 1)
         is_limited = dali is not None and any(limit > 0 for limit in dali)
-        why = " with a duration between min_duration and max_duration" * is_limited
-        raise ValueError(f"no line of {shown} has a sample{why}")
+        why = " and a duration between min_duration and max_duration" * is_limited
+        what = f"no line of {shown} is a JSON object with {key!r}{why}"
+        raise ValueError(f"{what}; write one for each sample")
     found: list[NDArray[Any] | Views] = [table[name] for name, _ in fields]
     for number, text in parser.texts.items():
         sizes = table[f"column {number}"]
@@ -163,10 +165,9 @@ class _Parser:
                     text = data.decode("utf-8", "surrogateescape").strip(" \t\r\n")
                     try:
                         row = self._row(text) if text else []
-                    except (ValueError, OverflowError, RecursionError) as error:
+                    except (ValueError, RecursionError) as error:
                         where = f"{os.fsdecode(paths[manifest])!r}, line {line}"
-                        what = "not a JSON object: " * isinstance(error, json.JSONDecodeError)
-                        raise ValueError(f"{where}: {what}{error}") from None
+                        raise ValueError(f"{where}: {_reason(error)}") from None
                     if row:
                         yield (manifest, line, number, *row)
                         number += 1
@@ -214,6 +215,16 @@ class _Parser:
         return value.encode("utf-8", "surrogateescape")
 
 
+def _reason(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        what = f"{error.msg} (column {error.colno})"
+    elif isinstance(error, RecursionError):
+        what = "lists or objects are nested too deep"
+    else:
+        return str(error)
+    return f"not a JSON object: {what}; write one object on each line"
+
+
 def _warn(path: bytes, key: str, skipped: list[int]) -> None:
     if skipped:
         some = ", ".join(map(str, skipped[:_LISTED])) + ", ..." * (len(skipped) > _LISTED)
@@ -228,7 +239,7 @@ def _value(found: dict[str, Any], key: str, kind: Kind, missing: Any = None) -> 
     if known and kind is int:
         known = -(1 << 63) <= value < 1 << 63
     elif known and kind is float:
-        known = math.isfinite(value)
+        known = -sys.float_info.max <= value <= sys.float_info.max  # neither NaN nor a long integer
     if not known or isinstance(value, bool):
         what = f"not {json.dumps(value):.50}" if key in found else "but is missing in the line"
         raise ValueError(f"{key!r} must be {_NAMES[kind]}, {what}")

@@ -18,6 +18,7 @@ PAGE = 4096
 
 _CUTTABLE = {1, 3, 6, 7}  # WAVE_FORMAT_PCM, _IEEE_FLOAT, _ALAW, _MULAW: a frame has its own bytes
 _EXTENSIBLE = 0xFFFE
+_CHUNKS = 1000  # before the frames; a file of zeros has millions
 
 
 class Sound(NamedTuple):
@@ -76,7 +77,9 @@ def _wav(data: bytes, size: int, more: Callable[[int], Any]) -> Sound | None:
     """Go from chunk to chunk; `data` is a part of the file from `base`."""
     at, base, layout, long = 12, 0, b"", 0
     is_long, unclosed = data[:4] == b"RF64", data[:8] == b"RIFF\x08\0\0\0"
-    while at + 8 <= size:
+    for _ in range(_CHUNKS):
+        if at + 8 > size:
+            break
         if at + 64 > base + len(data) < size:  # neither is a "fmt " chunk of more than 40 bytes
             base, data = at, bytes(more(at))
         name, nbytes = struct.unpack_from("<4sI", data, at - base)
