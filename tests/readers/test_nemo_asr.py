@@ -15,7 +15,7 @@ import dali_storage
 from dali_storage import ops as own
 from dali_storage import readers
 from dali_storage.contract.errors import ManifestLinesSkipped
-from tests.kit import manifests
+from tests.kit import manifests, versions
 from tests.kit.manifests import KEY
 from tests.kit.parity import build, take
 
@@ -240,8 +240,9 @@ def test_a_file_that_is_no_sound_is_refused_by_the_decoder(content, sound, tmp_p
     for given in ({}, {"sample_rate": 16000}):
         with pytest.raises(RuntimeError, match=r"decoders\.audio"):
             batches(readers.nemo_asr, manifest, **given)
-        with pytest.raises(RuntimeError, match=r"readers\.nemo_asr"):
-            batches(fn.readers.nemo_asr, manifest, **given)
+        if versions.has("2.4"):  # older ones may take or die of more
+            with pytest.raises(RuntimeError, match=r"readers\.nemo_asr"):
+                batches(fn.readers.nemo_asr, manifest, **given)
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC"])

@@ -124,6 +124,20 @@ def test_names_of_objects_are_read_as_dali_does(server, tmp_path, monkeypatch, g
     assert readers.catalog(ours, "R").sizes is None
 
 
+def test_an_object_that_pads_a_whole_batch_is_delivered(server):
+    """DALI delivers memory that was never written, which its client has reserved for the object."""
+    for name in "abc":
+        server.put(f"padded/train/x/{name}.jpg", name.encode())
+    order = {"file_root": "s3://padded/train", "num_shards": 2, "pad_last_batch": True}
+
+    def delivered(reader):
+        found = parity.take(parity.build(reader, 1, {}, **order), 2)
+        return [data[0][2] for data, _ in found]
+
+    assert delivered(readers.file) == [b"a", b"a"]
+    assert [*map(len, delivered(fn.readers.file))] == [1, 1 << 20]
+
+
 @pytest.mark.long
 def test_prove_finds_no_difference_below_a_url(server, capsys):
     for number in range(13):
