@@ -27,6 +27,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "docs" / name for name in ("benchmarks.md", "benchmarks-readers.md")]
 _TARS = "dali-webdataset,webdataset,webdataset-mmap"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+_OTHERS = ",".join(
+    f"dali-{name},dali-{name}-nommap,{name}" for name in ("columns", "coco", "sequence")
+)
+_OTHERS_DIRECT = "columns-direct,coco-direct,sequence-direct"
 _LMDB = "dali-lmdb,dali-lmdb-nommap,lmdb,dali-caffe,caffe,dali-caffe2,caffe2"
 _LMDB_DIRECT = "lmdb-direct,caffe-direct,caffe2-direct"
 _SPEECH = "dali-nemo-asr,dali-nemo-asr-nommap,nemo-asr,dali-manifest,manifest"
@@ -36,7 +40,8 @@ RUNS = {
     "containers-cold": "containers --cold --seed 1 --rounds 9",
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
-    "readers-hot": "readers --seed 1 --batches 100",
+    "readers-cold": f"readers --cold --seed 1 --legs {_OTHERS},{_OTHERS_DIRECT}",
+    "readers-hot": f"readers --seed 1 --batches 100 --legs {_OTHERS}",
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
     "lmdb-cold": f"readers --cold --seed 1 --legs {_LMDB},{_LMDB_DIRECT}",
     "lmdb-hot": f"readers --seed 1 --batches 500 --legs {_LMDB}",

@@ -180,5 +180,5 @@ def test_impossible_batches_are_refused():
 @pytest.mark.parametrize("containers", [None, np.array([3, 3])])
 def test_containers_that_do_not_have_all_samples_are_refused(containers):
     options = OrderOptions(by_container=True, shuffle_after_epoch=True)
-    with pytest.raises(ValueError, match="containers of 7 samples"):
+    with pytest.raises(ValueError, match="containers must hold 7 samples"):
         Order(7, 2, options, containers)

@@ -104,6 +104,22 @@ def test_annotations_that_are_saved_are_those_that_dali_saves(images, tmp_path):
     assert record["options"] == PARSED
 
 
+def test_masks_of_a_dump_with_ratio_are_those_of_the_json(few, tmp_path):
+    """DALI draws the ratios as if they were pixels."""
+    pytest.importorskip("pycocotools")
+    path = Path(few["annotations_file"])
+    path.write_text(path.read_text().replace(" a.jpg", ".jpg"))  # DALI splits names at spaces
+    for image in (tmp_path / "img").iterdir():
+        image.rename(image.with_name(image.name.replace(" a", "")))
+    given = made_by_command(few, tmp_path / "made", "--ratio", "--pixelwise-masks")
+    expected = take(ours(few, ratio=True, pixelwise_masks=True), 1)
+    (batch,) = take(ours(given, pixelwise_masks=True), 1)
+    assert [batch] == expected
+    (theirs,) = take(build(fn.readers.coco, 4, {}, **given, pixelwise_masks=True), 1)
+    assert [sum(map(bool, mask[2])) for mask in batch[-1]] == [4] * 4
+    assert all(sum(map(bool, mask[2])) < 4 for mask in theirs[-1])
+
+
 def test_names_with_spaces_are_read_from_a_dump_as_they_are(few, tmp_path):
     given = made_by_command(few, tmp_path / "made")
     (tmp_path / "made/made_of.json").unlink()  # as if DALI had made it, which splits them

@@ -200,6 +200,17 @@ def test_a_missing_manifest_or_file_is_named(sound, tmp_path):
         readers.nemo_asr(manifest_filepaths=manifest)
 
 
+@pytest.mark.parametrize("coding", ["GSM610", "NMS_ADPCM_16", "G721_32"])
+def test_segments_are_cut_out_of_the_decoded_whole(coding, sound, tmp_path):
+    """DALI decodes from where a segment begins, without the data before."""
+    path, *_ = manifests.recording(tmp_path / "b", 20_000, 8000, ("WAV", coding))
+    whole, _ = soundfile.read(path, dtype="float32")
+    manifest = manifest_of(sound, [{KEY: str(path), "offset": 0.5, "duration": 1}])
+    for operator, equal in ((readers.nemo_asr, True), (fn.readers.nemo_asr, False)):
+        (found, *_), *_ = batches(operator, manifest, 1)
+        assert (found[0][2] == whole[4000:12_000].tobytes()) == equal
+
+
 CODED = [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("WAV", "PCM_16")]
 
 

@@ -222,6 +222,7 @@ OWN: dict[str, list[Row]] = {
         ({"device": "gpu"}, "device='gpu'"),
         ({"backend": "xnvme-bam"}, "xnvme-bam"),
     ],
+    "nemo_asr": [({"normalize_text": True}, "unexpected keyword argument 'normalize_text'")],
     "tfrecord": [
         ({"index_path": ["x", "y"]}, "index_path must have one index for each file, not 2"),
         ({"device": "gpu"}, "not 'gpu': records are parsed on the CPU"),

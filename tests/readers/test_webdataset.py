@@ -66,6 +66,16 @@ def test_dtypes_may_be_of_numpy(tar):
         build(paths=tar, ext=["jpg", "cls"], dtypes=[types.INT16, types.UINT8])
 
 
+def test_a_second_component_that_fits_an_output_is_left_out(tmp_path, capfd):
+    """DALI writes to stderr about them."""
+    members = [("1.png", b"one"), ("1.jpg", b"more"), ("2.jpg", b"two")]
+    tar = write_tar(tmp_path / "a.tar", members)
+    assert contents(build(paths=tar, ext="jpg;png", batch_size=2)) == [[b"one", b"two"]]
+    assert capfd.readouterr().err == ""
+    real = build(fn.readers.webdataset, paths=tar, ext="jpg;png", batch_size=2)
+    assert contents(real) == [[b"one", b"two"]]
+
+
 @pytest.mark.parametrize("behaviour", ["", "skip"])
 def test_an_extension_that_nothing_has_is_refused_with_those_there_are(tar, behaviour):
     with pytest.raises(ValueError, match=r"ext: no sample has any.* 'img'; .* 'jpg', 'cls', 'txt'"):
