@@ -153,13 +153,13 @@ class Activity:
 
     def leave(self, waited: float | None = None) -> None:
         """End the batch: count how long each stage took. `waited`: seconds, of "waiting"."""
-        now, log, describe = monotonic_ns(), self.log.copy(), self.last or self.described_by
-        self._end()
+        now, describe = monotonic_ns(), self.last or self.described_by
         sums: dict[str, int] = {}
-        for stage, began in reversed(log):
+        for stage, began in reversed(self.log):
             if stage != "waiting":  # other stages may be part of it
                 sums[stage] = sums.get(stage, 0) + now - began
             now = began
+        self._end()
         longest, slowest = 0, ""
         for stage, ns in sums.items():
             self._times.record(self._number, stage, ns)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from functools import partial
 
 import numpy as np
 
@@ -32,9 +34,10 @@ class Histogram:
 
     def record(self, value: int) -> None:
         """Count an integer; a negative one counts as 0. For one thread at a time."""
-        value = max(value, 0)
-        shift = max(value.bit_length() - _BITS - 1, 0)
-        self._cells[(shift << _BITS) + (value >> shift)] += 1
+        if value < 0:
+            value = 0
+        shift = value.bit_length() - _BITS - 1
+        self._cells[(shift << _BITS) + (value >> shift) if shift > 0 else value] += 1
         self.total += value
         if value > self.most:
             self.most = value
@@ -90,18 +93,11 @@ class Times:
     """Histograms by name, one set for each thread; merged when somebody asks."""
 
     def __init__(self) -> None:
-        self.generation = object()  # another one after each `reset()`
-        self._of: dict[int, dict[str, Histogram]] = {}
+        self.reset()
 
     def record(self, thread: int, name: str, value: int) -> None:
         """Count an integer in a histogram of a thread, which has a number of its own."""
-        own = self._of.get(thread)
-        if own is None:
-            own = self._of[thread] = {}
-        histogram = own.get(name)
-        if histogram is None:
-            histogram = own[name] = Histogram()
-        histogram.record(value)
+        self._of[thread][name].record(value)
 
     def merged(self) -> dict[str, Histogram]:
         """The histograms of all threads together, by name."""
@@ -113,4 +109,5 @@ class Times:
 
     def reset(self) -> None:
         """Begin with empty histograms. A value that is recorded meanwhile may be lost."""
-        self._of, self.generation = {}, object()
+        self._of = defaultdict[int, dict[str, Histogram]](partial(defaultdict, Histogram))
+        self.generation = object()  # another one after each reset
