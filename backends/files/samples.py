@@ -101,7 +101,7 @@ class SampleFiles:
         return regular_sizes(fds, paths, self.local)
 
     def name(self, sample: int) -> str:
-        """What a sample is called in the statistics."""
+        """Return the name of a sample for the statistics."""
         return os.fsdecode(self._catalog.path(sample))
 
     def read_error(self, number: int, sample: int) -> OSError:

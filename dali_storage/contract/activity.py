@@ -24,7 +24,7 @@ _WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is 
 
 
 class _Mine(threading.local):
-    """Of each thread: its activity, and the read that ended last."""
+    """The activity of each thread, and the read that ended last."""
 
     activity: Activity | None = None
     arrived: int | None = None
@@ -34,7 +34,7 @@ _mine = _Mine()
 
 
 def enter(stage: str) -> None:
-    """Begin a stage of the batch that this thread is at work on: the one before has ended.
+    """End the current stage of this thread's batch, and begin the next one.
 
     Stages are "queued" (for the processors), "opening", "reading", "checking", "decoding",
     "copying", and "waiting" for a batch; before there are lanes, "finding samples" and "opening
@@ -56,42 +56,42 @@ def note(describe: Describe | None) -> Describe | None:
 
 
 def blame(describe: Describe) -> None:
-    """Have `describe()` name the sample of the batch whose bytes arrived last."""
+    """Set the function that names the last arrived sample of the batch."""
     if (activity := _mine.activity) is not None:
         activity.last = describe
 
 
 def arrived(read: int) -> None:
-    """An engine says which of the reads that it was given was the last to end."""
+    """Record the number of the read that ended last; called by an engine of reads."""
     _mine.arrived = read
 
 
 def last_arrived() -> int | None:
-    """Which it was, of the reads just made; None if the engine cannot tell."""
+    """Return and forget the number of the read that ended last; None if unknown."""
     read, _mine.arrived = _mine.arrived, None
     return read
 
 
 def begin(batch: int) -> None:
-    """A lane begins to work on a batch of this number."""
+    """Begin a batch; called by a lane."""
     if (activity := _mine.activity) is not None:
         activity.begin(batch)
 
 
 def leave() -> None:
-    """A lane has ended its batch, or has failed."""
+    """End the batch, after an error too; called by a lane."""
     if (activity := _mine.activity) is not None:
         activity.leave()
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlowBatch:
-    """A sample, or a batch, that took long.
+    """A slow sample or batch.
 
     Attributes:
-        seconds: how long its longest stage took.
+        seconds: the time of its longest stage.
         stage: this stage.
-        name: the sample whose bytes arrived last, or else the first one and how many followed.
+        name: the last sample to arrive, or else the first sample and the number of the others.
     """
 
     seconds: float
@@ -100,20 +100,20 @@ class SlowBatch:
 
 
 class Activity:
-    """What one thread is doing. Only this thread changes it; all others may look at it.
+    """The work of one thread. Only this thread changes the object; all others may read it.
 
     Attributes:
         name: the names of the reader and the lane, such as "Reader:0".
         thread: the kernel's number of the thread, None before it has begun.
-        batch: the number of the batch that it is at work on; None if there is none.
+        batch: the number of the batch under way; None if there is none.
         log: the stages of this batch until now, each with `time.monotonic_ns()` of its beginning.
-        described_by: says what is being worked on; see `describe()`.
+        described_by: describes the work; see `describe()`.
         last: names the sample whose bytes arrived last.
         slow: the batches that took longest, a heap.
     """
 
     def __init__(self, name: str, times: Times, number: int) -> None:
-        """`number`: of the thread, in `times`."""
+        """Make the activity of the thread with this `number` in `times`."""
         self.name = name
         self.thread: int | None = None
         self.batch: int | None = None
@@ -134,25 +134,25 @@ class Activity:
             return None
 
     def describe(self) -> str:
-        """What is being worked on; empty if it is not known."""
+        """Return a description of the work; empty if unknown."""
         return _described(self.described_by)
 
     def adopt(self) -> None:
-        """The calling thread is the one, from now on."""
+        """Make this the activity of the calling thread."""
         self.thread = threading.get_native_id()
         self._outer, _mine.activity = _mine.activity, self
 
     def release(self) -> None:
-        """End the activity of the calling thread; an activity around it goes on."""
+        """End the activity of the calling thread; an outer activity goes on."""
         _mine.activity, self._outer = self._outer, None
 
     def begin(self, batch: int) -> None:
-        """Begin to work on a batch; what is left of one that was interrupted is forgotten."""
+        """Begin a batch; forget the rest of an interrupted one."""
         self._end()
         self.batch = batch
 
     def leave(self, waited: float | None = None) -> None:
-        """End the batch: count how long each stage took. `waited`: seconds, of "waiting"."""
+        """End the batch, and count the time of each stage. `waited`: the seconds of "waiting"."""
         now, describe = monotonic_ns(), self.last or self.described_by
         sums: dict[str, int] = {}
         for stage, began in reversed(self.log):
@@ -180,9 +180,9 @@ class Activity:
 
 
 class Activities:
-    """The activities of a reader's threads, and how long each stage took.
+    """The activities of a reader's threads, and the times of their stages.
 
-    They outlive the reader, and keep nothing of it.
+    They outlive the reader, and do not keep it alive.
 
     Attributes:
         name: the reader's name.

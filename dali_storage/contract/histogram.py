@@ -1,4 +1,4 @@
-"""How often which duration occurred: histograms that a thread fills without a lock."""
+"""Histograms of durations; a thread fills them without a lock."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many were recorded."""
+        """The number of recorded integers."""
         return int(self.counts.sum())
 
     def percentile(self, percent: float) -> int:

@@ -48,24 +48,24 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class ReaderStatistics:
-    """What a reader has given to DALI since its pipeline began to read, or since `reset()`.
+    """The deliveries of a reader since its pipeline began to read, or since `reset()`.
 
     Attributes:
-        batches: how many batches DALI took; those that it had to ask for twice count twice.
-        bytes: the sum of the sizes of their samples, or of the parts that were read of them.
-        wait_seconds: how long, in all, the pipeline waited for the storage: from when DALI asked
-            for a batch until it had been read. DALI asks ahead of the user, so a wait delays the
-            training only when the pipeline's own queue runs empty.
-        depth: how many batches are read ahead.
-        ready: how many of these had been read when DALI asked for the next batch, on average: near
-            `depth`, the storage is fast enough; near 0, it is the bottleneck.
-        replaced: how many samples were found to be bad, with on_error="replace".
-        times: how long each stage took: "queued" for a processor, "opening", "reading", "checking",
+        batches: the number of batches that DALI took; a batch requested twice counts twice.
+        bytes: the sum of the sizes of their samples, or of the parts read.
+        wait_seconds: the total time from DALI's request for a batch until the batch had been read.
+            DALI asks ahead of the user, so a wait delays the training only when the pipeline's own
+            queue runs empty.
+        depth: the number of batches read ahead.
+        ready: the average number of these that had been read when DALI asked for the next batch.
+            Near `depth`, the storage is fast enough; near 0, the storage is the bottleneck.
+        replaced: the number of bad samples, with on_error="replace".
+        times: the times of each stage: "queued" for a processor, "opening", "reading", "checking",
             "decoding" and "copying" in a lane, once for each batch; "waiting", once for each batch
-            that DALI asked for; of objects "request", "retry" and "hedge". A stage that did not
+            requested by DALI; and for objects "request", "retry" and "hedge". A stage that did not
             occur is missing.
-        ready_counts: how often 0, 1, 2 and so on batches were ready when DALI asked.
-        slowest: the five batches whose longest stage took longest.
+        ready_counts: the number of requests that found 0, 1, 2 and so on batches ready.
+        slowest: the five batches with the slowest stages.
     """
 
     batches: int = 0
@@ -100,7 +100,7 @@ class ReaderStatistics:
 
 
 class Tally:
-    """The counters of a reader. They outlive it, and keep nothing of it.
+    """The counters of a reader. They outlive the reader, and do not keep it alive.
 
     Attributes:
         activities: one for each of its threads.
@@ -125,7 +125,7 @@ class Tally:
         self._batches += 1
 
     def histograms(self) -> dict[str, Histogram]:
-        """Of nanoseconds, by stages."""
+        """Return the histograms of nanoseconds, by stage."""
         own = self.activities.times.merged()
         return own | self._requests.merged() if self._requests is not None else own
 
@@ -140,7 +140,7 @@ class Tally:
 
     @property
     def statistics(self) -> ReaderStatistics:
-        """What was counted until now."""
+        """The figures until now."""
         counts = self._ready.tolist()
         found = ReaderStatistics(
             batches=self._batches,
