@@ -41,7 +41,7 @@ RUNS = {
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
     "readers-cold": f"readers --cold --seed 1 --legs {_OTHERS},{_OTHERS_DIRECT}",
-    "readers-hot": f"readers --seed 1 --batches 100 --legs {_OTHERS}",
+    "readers-hot": f"readers --seed 1 --legs {_OTHERS}",
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
     "lmdb-cold": f"readers --cold --seed 1 --legs {_LMDB},{_LMDB_DIRECT}",
     "lmdb-hot": f"readers --seed 1 --batches 500 --legs {_LMDB}",
