@@ -25,13 +25,18 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 _TARS = "dali-webdataset,webdataset,webdataset-mmap"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+_OTHERS = ",".join(
+    f"dali-{name},dali-{name}-nommap,{name}" for name in ("columns", "coco", "sequence")
+)
+_OTHERS_DIRECT = "columns-direct,coco-direct,sequence-direct"
 RUNS = {
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
     "containers-cold": "containers --cold --seed 1 --rounds 9",
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
-    "readers-hot": "readers --seed 1",
+    "readers-cold": f"readers --cold --seed 1 --legs {_OTHERS},{_OTHERS_DIRECT}",
+    "readers-hot": f"readers --seed 1 --legs {_OTHERS}",
     "imagenet-train": "loaders --set imagenet-train",
     "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
     "cifar10": "loaders --set cifar10 --batchsize 256",

@@ -168,7 +168,8 @@ def _frames(workload: Workload, folder: str) -> Data:
 
 def _boxes(workload: Workload, folder: str) -> Data:
     """The workload's images with 7 boxes each, in COCO's annotations."""
-    names, at = [*map(os.fsdecode, paths(workload.catalog))], os.path.join(folder, "boxes.json")
+    names = [os.path.abspath(os.fsdecode(path)) for path in paths(workload.catalog)]
+    at = os.path.join(folder, "boxes.json")
     images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
     boxes = [
         {"image_id": number, "category_id": 1 + each, "bbox": [each, 2, 30.5, 20.25]}
