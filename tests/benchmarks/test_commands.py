@@ -156,10 +156,11 @@ def test_containers_measures_every_leg(seed, data, contents, bench):
     ("seed", "entries"),
     [((), ENTRIES[:1]), pytest.param(("--seed", 7), ENTRIES, marks=pytest.mark.long)],
 )
-def test_readers_measures_every_leg(seed, entries, photographs, bench):
+def test_readers_measures_every_leg(seed, entries, photographs, bench, monkeypatch):
+    monkeypatch.chdir(photographs)
     names = [leg.name for entry in entries for leg in entry.legs()]
     options = ("--batchsize", 5, "--batches", 2, "--rounds", 1, "--threads", 1, "--verify", *seed)
-    done = bench("readers", "--datadir", photographs, *options, "--legs", ",".join(names))
+    done = bench("readers", "--datadir", ".", *options, "--legs", ",".join(names))
     legs = ran(done, names, ": the same as fn.readers, dali-", 10, 2)
     assert {*names} - {*legs} <= {f"{entry.name}-direct" for entry in entries}
     for entry in entries:
