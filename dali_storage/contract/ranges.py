@@ -61,7 +61,7 @@ class Ranges:
 
     def files_of(self, samples: IntArray) -> IntArray:
         """Return the file of each of `samples`, int64[n]."""
-        rows = np.searchsorted(self.runs, samples, "right") - 1 if self.runs.size else samples
+        rows = self.runs.searchsorted(samples, "right") - 1 if self.runs.size else samples
         return self.files[rows].astype(np.int64, copy=False)
 
     def first_outside(self, file_sizes: IntArray) -> int | None:

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -247,12 +248,11 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
     if isinstance(contents, np.ndarray):
         page_locked = _is_leased(contents) and source.pinned
         return TensorListCPU(contents, is_pinned=page_locked), None, False
-    # A list of tensors costs 1.2 us per sample; DALI needs 2.4 us to make a list from arrays.
-    # The list is made here and not in a lane: on a hot page cache the lane is the bottleneck.
+    # 1.2 us per sample; from arrays, DALI needs 2.4. Not in a lane: if hot, it is the bottleneck.
     options = ("", True) if source.pinned and _are_leased(contents) else ()
     items: Sequence[Any] = contents
     *others, content = items
-    tensors = [TensorCPU(other, *options) for other in others]
+    tensors = list(map(TensorCPU, others, *map(repeat, options)))
     last = np.asarray(memoryview(content)).view(_Owner)  # of bytes, numpy makes a scalar
     last.owned = tuple(tensors)
     tensors.append(TensorCPU(last.data, *options))
