@@ -70,7 +70,7 @@ def test_another_library_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("symbols", "message"),
     [
-        ([b"xnvme_queue_set_cb"], "it has no xnvme_queue_set_cb"),
+        ([b"xnvme_queue_set_cb"], "it lacks xnvme_queue_set_cb"),
         ([b"xnvme_be_attr_get", b"xnvme_be_attr_list_bundled"], "neither 0.7.5 nor main"),
     ],
 )
