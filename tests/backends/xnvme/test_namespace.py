@@ -39,7 +39,11 @@ def refused(mapped, error, message):
     [
         ({"io": "posix"}, ValueError, "io must be one of io_uring, libaio, emu, thrpool for a bl"),
         ({"io": "io_uring_cmd"}, ValueError, "for a block device, not 'io_uring_cmd'"),
-        ({"max_transfer": 1 << 29}, ValueError, "max_transfer must be .* at most \\d+, the largest read"),
+        (
+            {"max_transfer": 1 << 29},
+            ValueError,
+            "max_transfer must be .* at most \\d+, the largest",
+        ),
         ({"uri": "/no/such/device"}, FileNotFoundError, "option uri"),
         ({"uri": "/"}, ValueError, "neither a block device nor an image"),
         ({"uri": "/dev/null"}, ValueError, "not the character device of an NVMe namespace"),
