@@ -94,12 +94,16 @@ def test_the_page_about_backends_names_no_inner_module():
     "document", ["README.md", "docs/containers.md", "docs/object-store.md", "docs/start.md"]
 )
 def test_the_diff_is_a_change_of_valid_code(document):
-    for diff in snippets(document, "diff"):
-        for sign, imported in (("-", "nvidia.dali"), ("+", "dali_storage")):
+    diffs = snippets(document, "diff")
+    assert diffs
+    for diff in diffs:
+        for sign, imported in (("-", r"nvidia\.dali\.fn|fn\.readers"), ("+", "dali_storage")):
             kept = [line[1:] for line in diff.splitlines() if line[0] in (" ", sign)]
             if kept[-1].endswith(","):
                 kept[-1] = kept[-1].rstrip(",") + ")"  # the added lines end the call
-            assert imported in ast.unparse(ast.parse("\n".join(kept)))
+            code = ast.unparse(ast.parse("\n".join(kept)))
+            assert re.search(imported, code)
+            assert ("dali_storage" in code) == (sign == "+")
 
 
 def test_every_reader_of_dali_is_in_the_table_of_the_readers():
