@@ -45,7 +45,7 @@ def enter(stage: str) -> None:
 
 
 def note(describe: Describe | None) -> Describe | None:
-    """Describe the work of this thread, such as files or objects; returns the description before.
+    """Set the description of this thread's work, such as files; return the previous one.
 
     Called seldom, in any thread, and never after the batch has ended.
     """

@@ -192,7 +192,7 @@ class Reader(ABC):
         return False
 
     def without_views(self, why: str) -> None:  # noqa: B027  (most readers need not know)
-        """Take note, before the first batch, that `views()` is not used; a warning may say why."""
+        """Learn before the first batch that `views()` is not used; a reader may warn the user."""
 
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate at least `nbytes` at an address that is a multiple of `alignment`.

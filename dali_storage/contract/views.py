@@ -49,7 +49,7 @@ class Views(NamedTuple):
         if not is_even or not isinstance(self.buffer, np.ndarray):
             return self.slices()
         nbytes = count * size
-        adjoin = int(self.offsets[-1]) == nbytes - size  # cheap, too
+        adjoin = int(self.offsets[-1]) == nbytes - size  # also cheap
         if not size or (adjoin and np.array_equal(self.offsets, np.arange(0, nbytes, size))):
             return self.buffer[:nbytes].reshape(count, size)
         return self.gather(size) if size <= SMALL else self.slices()
