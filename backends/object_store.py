@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract._types import IntArray, PathLike
-from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import Remote, scheme
 from ..contract.options import Flag, Lanes, Option, check_options
-from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.stages import enter
+from ..runtime.processors import processors
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
 from .objects.curl import libcurl

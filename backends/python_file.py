@@ -11,15 +11,15 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..contract._types import IntArray, address_of
-from ..contract.activity import blame, enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Flag, Lanes, Option, check_options
-from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.stages import blame, enter
 from ..contract.views import Views
+from ..runtime.processors import processors
 from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles

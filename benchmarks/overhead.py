@@ -11,8 +11,8 @@ import time
 import numpy as np
 
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.activity import Activities, Activity
 from dali_storage.contract.catalog import Catalog
+from dali_storage.observing.activity import Activities, Activity
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.prefetch import Prefetcher
 

@@ -6,11 +6,11 @@ from typing import TypeAlias
 import numpy as np
 
 from ...contract._types import IntArray
-from ...contract.activity import enter
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
 from ...contract.ranges import Spans
 from ...contract.reader import Batch
+from ...contract.stages import enter
 from .containers import Containers, changed_error, outside_error
 from .samples import SampleFiles
 

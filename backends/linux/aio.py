@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from ...contract.activity import arrived
 from ...contract.errors import BackendUnavailable
+from ...contract.stages import arrived
 from . import libc
 
 # <linux/aio_abi.h>, the same on every 64-bit little-endian machine

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from ...contract.activity import last_arrived
+from ...contract.stages import last_arrived
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`preadv.read()`, or `aio.read()` of some depth."""

@@ -17,10 +17,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ...contract.activity import blame, note
-from ...contract.histogram import Times
-from ...contract.profiling import show_name
-from ...contract.waiting import take
+from ...contract.stages import blame, note
+from ...runtime.histogram import Times
+from ...runtime.profiling import show_name
+from ...runtime.waiting import take
 from .errors import retryable
 
 Item = TypeVar("Item")

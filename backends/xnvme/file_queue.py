@@ -15,7 +15,7 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
-from ...contract.waiting import run_in_lane
+from ...runtime.waiting import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library

@@ -24,12 +24,12 @@ from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import full_path, scheme
-from ..contract.processors import processors
 from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..reading.opening import Opening
 from ..reading.replacement import culprits, is_of_sample, reason
+from ..runtime.processors import processors
 from ..samples import discovery
 from ..samples.locations import locations
 from ..samples.structure import broken, kind

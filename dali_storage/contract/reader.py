@@ -54,7 +54,7 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -62,7 +62,6 @@ from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
 from .errors import BackendUnavailable
-from .histogram import Times
 from .objects import Remote
 from .ranges import GAP, Spans
 from .views import Views
@@ -95,6 +94,16 @@ class Batch:
     def addresses(self) -> IntArray:
         """int64[n], the address of each sample in memory."""
         return address_of(self.buffer) + self.offsets
+
+
+class Durations(Protocol):
+    """Durations by their names, such as `dali_storage.runtime.histogram.Times`."""
+
+    def merged(self) -> dict[str, Any]:
+        """Return a histogram of nanoseconds for each name."""
+
+    def reset(self) -> None:
+        """Forget all durations."""
 
 
 class Reader(ABC):
@@ -138,7 +147,7 @@ class Reader(ABC):
     gpu: int | None = None
     pinned: bool = False
     has_views: bool = False
-    times: Times | None = None
+    times: Durations | None = None
     yield_turn: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod

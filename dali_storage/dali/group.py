@@ -26,7 +26,6 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
-from ..contract import cuda
 from ..contract.format import Output
 from ..contract.views import Contents
 from ..reading.buffers import Lease
@@ -34,6 +33,7 @@ from ..reading.lanes import Gate, make_gate
 from ..reading.opening import Opening
 from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
+from ..runtime import cuda
 from .compat import REMEDY, SEPARATE, VERSION
 from .hold import Hold
 from .iterators import drain

@@ -21,10 +21,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
-from ..contract.activity import Activity, enter
-from ..contract.processors import processors
-from ..contract.profiling import show_name
-from ..contract.waiting import join
+from ..contract.stages import enter
+from ..observing.activity import Activity
+from ..runtime.processors import processors
+from ..runtime.profiling import show_name
+from ..runtime.waiting import join
 
 Job = TypeVar("Job")
 

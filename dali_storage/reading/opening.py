@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from ..contract.activity import enter, note
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
+from ..contract.stages import enter, note
 from ..order import OrderOptions, reader_meta
 from ..order.dealing import require_share
 from ..order.sampling.stream import SampleStream

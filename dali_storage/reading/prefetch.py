@@ -15,20 +15,21 @@ from queue import SimpleQueue
 import numpy as np
 
 from ..contract._types import IntArray
-from ..contract.activity import Activities, begin, enter, leave, note
 from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format
 from ..contract.reader import Reader
+from ..contract.stages import begin, enter, leave, note
 from ..contract.views import Contents, Views, copied
-from ..contract.waiting import take
+from ..observing.activity import Activities
+from ..observing.statistics import ReaderStatistics, Tally
 from ..order.sequence import Batches
+from ..runtime.waiting import take
 from .batches import read_batch
 from .buffers import BufferPool
 from .lanes import Gate, Lanes, spare_processors
 from .position import next_index
 from .replacement import Members, OnError, Replacement, is_of_sample, require_whole
-from .statistics import ReaderStatistics, Tally
 
 
 @dataclass(frozen=True, slots=True, eq=False)

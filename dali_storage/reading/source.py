@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..contract import cuda
 from ..contract._types import IntArray
-from ..contract.activity import Activities
 from ..contract.catalog import Catalog
 from ..contract.options import require_integer
 from ..contract.reader import Reader
+from ..observing import stalls
+from ..observing.activity import Activities
+from ..observing.statistics import OPEN, ReaderStatistics, Tally
 from ..order import reader_meta
 from ..order.resume import Rest
 from ..order.sampling.stream import SampleStream
-from . import stalls
+from ..runtime import cuda
 from .buffers import make_pool
 from .lanes import Gate
 from .opening import Opening
@@ -29,7 +30,6 @@ from .ordering import Ordering
 from .position import Position
 from .prefetch import LoadedBatch, Prefetcher
 from .replacement import Replacement
-from .statistics import OPEN, ReaderStatistics, Tally
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 

@@ -214,13 +214,13 @@ def test_no_import_is_part_of_a_circle(room):
         pytest.fail(f"circle: {' <- '.join(error.args[1])}")
 
 
-def test_a_backend_imports_nothing_of_the_core_but_the_contract():
+def test_a_backend_imports_nothing_of_the_core_but_contract_and_runtime():
     assert [
         str(each)
         for each in all_imports()
         if each.importer.startswith("backends.")
         and each.module.startswith("dali_storage.")
-        and folder(each.module) != "dali_storage.contract"
+        and folder(each.module) not in ("dali_storage.contract", "dali_storage.runtime")
     ] == []
 
 

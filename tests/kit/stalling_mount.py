@@ -67,7 +67,7 @@ def mount(target: Path) -> int:
 def read(path: Path, warn: Callable[[str], object]) -> None:
     """Read the file by python-file, in batches of one sample."""
     from dali_storage.backends.python_file import PythonFileReader
-    from dali_storage.reading import stalls
+    from dali_storage.observing import stalls
     from dali_storage.reading.opening import Opening
     from dali_storage.reading.source import BatchStream
     from dali_storage.samples.discovery import from_files

@@ -210,7 +210,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(turns
 
 def test_spare_processors_are_those_of_this_process(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
-    monkeypatch.setattr("dali_storage.contract.processors.quota", lambda: 8.0)
+    monkeypatch.setattr("dali_storage.runtime.processors.quota", lambda: 8.0)
     assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
 
 

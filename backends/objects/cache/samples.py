@@ -16,12 +16,12 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from ....contract._types import IntArray, PathLike
-from ....contract.activity import enter
 from ....contract.catalog import Catalog
 from ....contract.errors import CacheNotUsed, os_error
-from ....contract.profiling import show_name
 from ....contract.ranges import Spans
 from ....contract.reader import Batch
+from ....contract.stages import enter
+from ....runtime.profiling import show_name
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
 from ...files.samples import FILES_AT_ONCE
 from ...linux.libc import make_iovecs

@@ -11,9 +11,9 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
 from ...dali import failure, has_other_sources, source
+from ...observing.statistics import Tally
 from ...ranks import Shard
 from ...reading.source import BatchStream
-from ...reading.statistics import Tally
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert

@@ -4,7 +4,7 @@ import numpy as np
 
 from dali_storage.backends.linux.libc import make_iovecs
 from dali_storage.backends.linux.reads import Reads
-from dali_storage.contract.activity import arrived
+from dali_storage.contract.stages import arrived
 
 UNIT = 4096
 

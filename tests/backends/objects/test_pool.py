@@ -10,7 +10,8 @@ import pytest
 
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
-from dali_storage.contract.activity import Activities, begin
+from dali_storage.contract.stages import begin
+from dali_storage.observing.activity import Activities
 
 
 class Clock:

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 import dali_storage
-from dali_storage.reading import signals, stalls
+from dali_storage.observing import signals, stalls
 from tests.kit.process import SECONDS, wait_until
-from tests.reading.test_stalls import held, stream
+from tests.observing.test_stalls import held, stream
 
 SIGNAL = signal.SIGUSR2
 

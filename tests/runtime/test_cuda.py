@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvidia.dali.tensors import TensorGPU
 
-from dali_storage.contract import cuda
 from dali_storage.contract._types import address_of
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.runtime import cuda
 from tests.kit import fake_cuda
 from tests.kit.fake_cuda import Cuda
 from tests.kit.interrupts import ends_at

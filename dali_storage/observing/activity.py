@@ -1,7 +1,7 @@
 """The activity of each thread of a reader: its stage, since when, and how long stages took.
 
-A lane enters a stage by `enter()`: one tuple in a list. The list is summed up once a batch, so this
-costs a hot reader less than one percent. In a thread without an activity, nothing happens.
+A stage that a thread enters is one tuple in a list. The list is summed up once a batch, so this
+costs a hot reader less than one percent.
 """
 
 from __future__ import annotations
@@ -9,79 +9,15 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import TypeAlias
 
-from .histogram import Times
-from .profiling import Log, make_log
-
-Describe: TypeAlias = Callable[[], str]
+from ..contract.stages import Describe, Watch, observed_by
+from ..runtime.histogram import Times
+from ..runtime.profiling import Log, make_log
 
 _SLOWEST = 5
 _WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is slow by them
-
-
-class _Mine(threading.local):
-    """The activity of each thread, and the read that ended last."""
-
-    activity: Activity | None = None
-    arrived: int | None = None
-
-
-_mine = _Mine()
-
-
-def enter(stage: str) -> None:
-    """End the current stage of this thread's batch, and begin the next one.
-
-    Stages are "queued" (for the processors), "opening", "reading", "checking", "decoding",
-    "copying", and "waiting" for a batch; before there are lanes, "finding samples" and "opening
-    the backend".
-    """
-    if (activity := _mine.activity) is not None:
-        activity.log.append((stage, monotonic_ns()))
-
-
-def note(describe: Describe | None) -> Describe | None:
-    """Set the description of this thread's work, such as files; return the previous one.
-
-    Called seldom, in any thread, and never after the batch has ended.
-    """
-    if (activity := _mine.activity) is None:
-        return None
-    before, activity.described_by = activity.described_by, describe
-    return before
-
-
-def blame(describe: Describe) -> None:
-    """Set the function that names the last arrived sample of the batch."""
-    if (activity := _mine.activity) is not None:
-        activity.last = describe
-
-
-def arrived(read: int) -> None:
-    """Record the number of the read that ended last; called by an engine of reads."""
-    _mine.arrived = read
-
-
-def last_arrived() -> int | None:
-    """Return and forget the number of the read that ended last; None if unknown."""
-    read, _mine.arrived = _mine.arrived, None
-    return read
-
-
-def begin(batch: int) -> None:
-    """Begin a batch; called by a lane."""
-    if (activity := _mine.activity) is not None:
-        activity.begin(batch)
-
-
-def leave() -> None:
-    """End the batch, after an error too; called by a lane."""
-    if (activity := _mine.activity) is not None:
-        activity.leave()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -123,7 +59,7 @@ class Activity:
         self.slow: list[SlowBatch] = []
         self._times = times
         self._number = number
-        self._outer: Activity | None = None
+        self._outer: Watch | None = None
 
     @property
     def current(self) -> tuple[str, int] | None:
@@ -140,16 +76,30 @@ class Activity:
     def adopt(self) -> None:
         """Make this the activity of the calling thread."""
         self.thread = threading.get_native_id()
-        self._outer, _mine.activity = _mine.activity, self
+        self._outer = observed_by(self)
 
     def release(self) -> None:
         """End the activity of the calling thread; an outer activity goes on."""
-        _mine.activity, self._outer = self._outer, None
+        observed_by(self._outer)
+        self._outer = None
 
     def begin(self, batch: int) -> None:
         """Begin a batch; forget the rest of an interrupted one."""
         self._end()
         self.batch = batch
+
+    def enter(self, stage: str) -> None:
+        """End the current stage, and begin the next one."""
+        self.log.append((stage, monotonic_ns()))
+
+    def note(self, describe: Describe | None) -> Describe | None:
+        """Set the description of the work; return the previous one."""
+        before, self.described_by = self.described_by, describe
+        return before
+
+    def blame(self, describe: Describe) -> None:
+        """Set the function that names the last arrived sample."""
+        self.last = describe
 
     def leave(self, waited: float | None = None) -> None:
         """End the batch, and count the time of each stage. `waited`: the seconds of "waiting"."""

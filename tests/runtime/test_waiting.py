@@ -7,10 +7,10 @@ from queue import SimpleQueue
 import pytest
 
 from dali_storage.backends.objects.pool import RequestPool
-from dali_storage.contract import waiting
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.lanes import Lanes
 from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.runtime import waiting
 from dali_storage.samples.discovery import from_files
 from tests.kit.interrupts import main_thread_is_in
 from tests.kit.process import SECONDS, wait_until

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from dali_storage.reading import kernel
-from dali_storage.reading.kernel import UNKNOWN, Mounted, ThreadState, mount_of, thread_state
+from dali_storage.observing import kernel
+from dali_storage.observing.kernel import UNKNOWN, Mounted, ThreadState, mount_of, thread_state
 from tests.kit.process import SECONDS, wait_until
 
 MOUNTS = rb"""

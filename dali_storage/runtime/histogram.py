@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ._types import IntArray
+from ..contract._types import IntArray
 
 _BITS = 3  # 8 buckets for each factor of 2: a percentile is at most an eighth too high
 _BUCKETS = (64 - _BITS) << _BITS

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.contract import processors
-from dali_storage.contract.processors import quota
+from dali_storage.runtime import processors
+from dali_storage.runtime.processors import quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"

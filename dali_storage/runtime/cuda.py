@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ._types import HostBuffer, address_of
-from .errors import INSTALL, BackendUnavailable
+from ..contract._types import HostBuffer, address_of
+from ..contract.errors import INSTALL, BackendUnavailable
 
 _MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped: for all contexts, and for kernels
 _IO_MEMORY = 4  # cudaHostRegisterIoMemory

@@ -12,12 +12,12 @@ import pytest
 from nvidia.dali import Pipeline
 
 from dali_storage import readers
-from dali_storage.contract.activity import Activity
-from dali_storage.contract.histogram import Times
-from dali_storage.reading import stalls
+from dali_storage.observing import stalls
+from dali_storage.observing.activity import Activity
+from dali_storage.observing.stalls import Watchdog
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
-from dali_storage.reading.stalls import Watchdog
+from dali_storage.runtime.histogram import Times
 from dali_storage.samples.discovery import from_files
 from tests.kit import namespace, stalling_mount
 from tests.kit.objects.client import CONTENTS, FOR_EVER
@@ -367,9 +367,9 @@ def test_a_fork_has_a_watchdog_of_its_own():
 
 ENDS = """
 import threading, time
-from dali_storage.contract.activity import Activity
-from dali_storage.contract.histogram import Times
-from dali_storage.reading import stalls
+from dali_storage.observing.activity import Activity
+from dali_storage.runtime.histogram import Times
+from dali_storage.observing import stalls
 warned = threading.Semaphore(0)
 WARN = stalls.WATCHDOG._warn
 stalls.WATCHDOG._warn = lambda text: (WARN(text), warned.release())

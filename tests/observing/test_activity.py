@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dali_storage.contract import activity, profiling
-from dali_storage.contract.activity import Activities, SlowBatch, begin, blame, enter, leave, note
+from dali_storage.contract.stages import begin, blame, enter, leave, note
+from dali_storage.observing import activity
+from dali_storage.observing.activity import Activities, SlowBatch
+from dali_storage.runtime import profiling
 
 
 @pytest.fixture

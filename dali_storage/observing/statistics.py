@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.activity import Activities, SlowBatch
-from ..contract.histogram import Histogram, Times
+from ..contract.reader import Durations
+from ..runtime.histogram import Histogram
+from .activity import Activities, SlowBatch
 
 _NS = 1e-9  # seconds
 
@@ -108,7 +109,7 @@ class Tally:
     """
 
     def __init__(
-        self, activities: Activities, depth: int, bad: Sized = (), requests: Times | None = None
+        self, activities: Activities, depth: int, bad: Sized = (), requests: Durations | None = None
     ) -> None:
         """`bad`: the bad samples. `requests`: histograms of the backend's own."""
         self.activities = activities

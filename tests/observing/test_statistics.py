@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from dali_storage import BackendUnavailable
-from dali_storage.contract.activity import Activities
-from dali_storage.contract.waiting import take
+from dali_storage.observing.activity import Activities
+from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tally, metrics
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
 from dali_storage.reading.prefetch import Prefetcher
-from dali_storage.reading.statistics import OpenReaders, ReaderStatistics, Tally, metrics
+from dali_storage.runtime.waiting import take
 from dali_storage.samples.discovery import from_files
 from tests.kit.stand_ins import Recorder
 from tests.reading.test_prefetch import BATCH, expected, prefetcher

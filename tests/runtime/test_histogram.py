@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from dali_storage.contract.histogram import Histogram, Times
+from dali_storage.runtime.histogram import Histogram, Times
 from tests.kit.tiers import by_tier
 
 

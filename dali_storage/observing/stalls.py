@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from ..contract.activity import Activity
-from ..contract.histogram import Times
+from ..reading.lanes import be_lane
+from ..runtime.histogram import Times
+from .activity import Activity
 from .kernel import mount_of, thread_state
-from .lanes import be_lane
 from .statistics import ReaderStatistics, Tally
 
 _LOGGER = logging.getLogger("dali_storage")

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from dali_storage.contract import waiting
-from dali_storage.contract.waiting import run_in_lane
+from dali_storage.runtime import waiting
+from dali_storage.runtime.waiting import run_in_lane
 from tests.kit.process import without_collector
 
 INTERRUPTED = """
 import os, signal, threading, time
-from dali_storage.contract.waiting import run_in_lane
+from dali_storage.runtime.waiting import run_in_lane
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = []
 def read():

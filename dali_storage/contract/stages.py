@@ -1,0 +1,92 @@
+"""The stage of work of each thread, told to the observer of the thread, if there is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+Describe: TypeAlias = Callable[[], str]
+
+
+class Watch(Protocol):
+    """The observer of one thread; see the functions of the same names."""
+
+    def begin(self, batch: int) -> None:
+        """See `begin()`."""
+
+    def enter(self, stage: str) -> None:
+        """See `enter()`."""
+
+    def note(self, describe: Describe | None) -> Describe | None:
+        """See `note()`."""
+
+    def blame(self, describe: Describe) -> None:
+        """See `blame()`."""
+
+    def leave(self) -> None:
+        """See `leave()`."""
+
+
+class _Mine(threading.local):
+    """The observer of each thread, and the read that ended last."""
+
+    watch: Watch | None = None
+    arrived: int | None = None
+
+
+_mine = _Mine()
+
+
+def observed_by(watch: Watch | None) -> Watch | None:
+    """Set the observer of the calling thread, or none; return the previous one."""
+    before, _mine.watch = _mine.watch, watch
+    return before
+
+
+def begin(batch: int) -> None:
+    """Begin a batch; called by a lane."""
+    if (watch := _mine.watch) is not None:
+        watch.begin(batch)
+
+
+def enter(stage: str) -> None:
+    """End the current stage of this thread's batch, and begin the next one.
+
+    Stages are "queued" (for the processors), "opening", "reading", "checking", "decoding",
+    "copying", and "waiting" for a batch; before there are lanes, "finding samples" and "opening
+    the backend".
+    """
+    if (watch := _mine.watch) is not None:
+        watch.enter(stage)
+
+
+def note(describe: Describe | None) -> Describe | None:
+    """Set the description of this thread's work, such as files; return the previous one.
+
+    Called seldom, in any thread, and never after the batch has ended.
+    """
+    return None if (watch := _mine.watch) is None else watch.note(describe)
+
+
+def blame(describe: Describe) -> None:
+    """Set the function that names the last arrived sample of the batch."""
+    if (watch := _mine.watch) is not None:
+        watch.blame(describe)
+
+
+def leave() -> None:
+    """End the batch, after an error too; called by a lane."""
+    if (watch := _mine.watch) is not None:
+        watch.leave()
+
+
+def arrived(read: int) -> None:
+    """Record the number of the read that ended last; called by an engine of reads."""
+    _mine.arrived = read
+
+
+def last_arrived() -> int | None:
+    """Return and forget the number of the read that ended last; None if unknown."""
+    read, _mine.arrived = _mine.arrived, None
+    return read
