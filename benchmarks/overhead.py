@@ -12,24 +12,14 @@ import numpy as np
 
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
-from dali_storage.observing.activity import Activities, Activity
+from dali_storage.observing.observer import Observed
 from dali_storage.order import Order, OrderOptions
+from dali_storage.reading.loading import Loading
+from dali_storage.reading.observer import Observer
 from dali_storage.reading.prefetch import Prefetcher
 
 _FILES, _BATCH, _BYTES = 1024, 64, 110_000
 _TURNS, _BATCHES = 400, 30
-
-
-class _Off(Activity):
-    """An activity that its thread does not have."""
-
-    def adopt(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def begin(self, batch: int) -> None: ...
-
-    def leave(self, waited: float | None = None) -> None: ...
 
 
 def main() -> None:
@@ -40,12 +30,9 @@ def main() -> None:
             with open(os.path.join(folder, name.decode()), "wb") as file:
                 file.write(os.urandom(_BYTES))
         catalog = Catalog.from_names(names, [], os.fsencode(folder))
-        counted, uncounted = Activities("On", 1), Activities("Off", 1)
-        uncounted.lanes = [_Off("Off:0", uncounted.times, 0)]
-        uncounted.asker = _Off("Off:asking", uncounted.times, 1)
         # Each is the first as often as the second.
-        turns = [counted, uncounted, uncounted, counted] * (_TURNS // 2)
-        seconds = np.array([_turn(catalog, its) for its in turns]).reshape(-1, 4)
+        turns = [_observed, Observer, Observer, _observed] * (_TURNS // 2)
+        seconds = np.array([_turn(catalog, its()) for its in turns]).reshape(-1, 4)
     pairs = np.concatenate((seconds[:, :2], seconds[:, :1:-1]))
     low, middle, high = np.percentile(pairs[:, 0] / pairs[:, 1], [25, 50, 75]) - 1
     with_them, without = np.median(pairs, axis=0)
@@ -55,12 +42,14 @@ def main() -> None:
     print(f"statistics: {share} of {batch:.2f} ms for a batch of {_BATCH} files of {_BYTES} bytes")
 
 
-def _turn(catalog: Catalog, activities: Activities) -> float:
+def _observed() -> Observed:
+    return Observed("On", "On")
+
+
+def _turn(catalog: Catalog, observer: Observer) -> float:
     """The CPU seconds of some batches."""
-    reader = PythonFileReader(catalog, lanes=1)
-    ahead = Prefetcher(
-        catalog, reader, Order(_FILES, _BATCH, OrderOptions()), 1, activities=activities
-    )
+    loading = Loading(catalog, PythonFileReader(catalog, lanes=1))
+    ahead = Prefetcher(loading, Order(_FILES, _BATCH, OrderOptions()), 1, observer=observer)
     try:
         ahead.get(0)
         start = time.process_time()

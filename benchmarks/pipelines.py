@@ -14,7 +14,8 @@ from nvidia.dali import Pipeline, fn, tfrecord, types
 from dali_storage import StageTimes
 from dali_storage.contract.errors import NotMapped
 from dali_storage.dali.group import readers_of
-from dali_storage.reading.prefetch import copying_lanes
+from dali_storage.observing.observer import observed
+from dali_storage.reading.lanes import copying_lanes
 
 from .workload import Settings, Workload, paths, rows
 
@@ -87,7 +88,7 @@ def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str, str | None] | None
     """
     for group in readers_of(pipe).values():
         source = group.source(pipe)
-        _, reader = source.open()
+        reader = source.open().reader
         memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
         lanes = copying_lanes(reader, pipe.num_threads), reader.lanes
         return lanes, memory, getattr(reader, "transport", None)
@@ -125,7 +126,7 @@ def describe_use(settings: Settings) -> str:
 def times_of(pipe: Pipeline) -> Mapping[str, StageTimes]:
     """How long the stages of its reader took; empty without dali_storage."""
     for group in readers_of(pipe).values():
-        return group.source(pipe).statistics.times
+        return observed(group.source(pipe).observer).statistics.times
     return {}
 
 

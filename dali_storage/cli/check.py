@@ -19,6 +19,8 @@ import numpy as np
 from bmap_tools import console
 from bmap_tools.atomic import replacing
 
+from ..bad_samples.replacement import culprits, is_of_sample, reason
+from ..bad_samples.structure import broken, kind
 from ..contract import registry
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
@@ -28,11 +30,9 @@ from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..reading.opening import Opening
-from ..reading.replacement import culprits, is_of_sample, reason
 from ..runtime.processors import processors
 from ..samples import discovery
 from ..samples.locations import locations
-from ..samples.structure import broken, kind
 from . import index_samples
 
 _BATCH = 64

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ..bad_samples.exclusion import without
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import scheme
 from ..samples import discovery, index_file
-from ..samples.exclusion import without
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"

@@ -5,11 +5,14 @@
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from ..contract.catalog import Catalog
+from ..observing.observer import Observed, stall_seconds
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
+from ..saving import positions
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
@@ -25,12 +28,47 @@ __all__ = [
     "catalog",
     "failure",
     "has_other_sources",
+    "has_own_order",
+    "plugs",
     "progress",
     "replaced",
     "set_weights",
     "source",
     "state",
 ]
+
+
+_OWN_ORDER = "weights", "order", "epoch_size", "sources"
+_BAD_SAMPLES = {"on_error": "raise", "check": False, "max_replaced": None, "bad_samples": None}
+
+
+def has_own_order(arguments: Mapping[str, Any]) -> bool:
+    """Return whether arguments set an order other than DALI's."""
+    return any(arguments.get(name) is not None for name in _OWN_ORDER)
+
+
+def plugs(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return the contents of the slots of an `Opening` for the arguments of a reader.
+
+    What no argument asks for is not imported.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+    """
+    stall_after = stall_seconds(arguments["stall_after"])
+    found: dict[str, Any] = {"observe": partial(Observed, stall_after=stall_after)}
+    if own := [name for name in _OWN_ORDER if arguments.get(name) is not None]:
+        from ..order.sampling.arguments import own_order
+
+        found["ordering"] = own_order(own, arguments)
+    about = {name: arguments.get(name) for name in _BAD_SAMPLES}
+    if any(it is not None and it is not _BAD_SAMPLES[name] for name, it in about.items()):
+        from ..bad_samples.arguments import bad_sample_options
+
+        found["on_error"] = bad_sample_options(about, device)
+    if (state := arguments.get("resume")) is not None:
+        found["resume"] = partial(positions.resume, state=state)
+    return found
 
 
 def add_reader(
@@ -116,8 +154,7 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    found = source(pipeline, name).replacement
-    return [] if found is None else found.found
+    return source(pipeline, name).substitute.found
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -135,7 +172,7 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             the pipeline, which may differ between them.
     """
     reader = source(pipeline, name)
-    saved = reader.state(not_delivered(pipeline))
+    saved = positions.state(reader, not_delivered(pipeline))
     if saved["seed"] is None:
         raise ValueError(
             f"{reader}: its seed comes from the pipeline and may differ between ranks, but a state "
@@ -166,7 +203,9 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
-    return source(pipeline, name).set_weights(weights, at)
+    from ..saving import weights as mixing
+
+    return mixing.set_weights(source(pipeline, name), weights, at)
 
 
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
@@ -178,4 +217,6 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
-    return source(pipeline, name).progress(not_delivered(pipeline))
+    from ..saving import weights as mixing
+
+    return mixing.progress(source(pipeline, name), not_delivered(pipeline))

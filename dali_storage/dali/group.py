@@ -30,8 +30,8 @@ from ..contract.format import Output
 from ..contract.views import Contents
 from ..reading.buffers import Lease
 from ..reading.lanes import Gate, make_gate
+from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
-from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
 from ..runtime import cuda
 from .compat import REMEDY, SEPARATE, VERSION
@@ -227,7 +227,7 @@ class Delivery:
         if key == INDEX:
             return number_list(batch.samples), None, False
         if key == SOURCE:
-            return number_list(source.ordering.sources_of(batch.samples)), None, False
+            return number_list(source.open().ordering.sources_of(batch.samples)), None, False
         assert isinstance(key, int)
         return data_list(source, batch.outputs[key])
 

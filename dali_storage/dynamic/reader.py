@@ -18,8 +18,9 @@ from nvidia.dali.experimental.dynamic import _op_builder, _ops
 from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
-from ..order.state import read_checkpoint
+from ..order.resuming.state import read_checkpoint
 from ..reading.opening import Opening
+from ..saving import positions
 from .reading_operator import LockedStream, ReadingOperator
 
 
@@ -154,7 +155,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
                 batch_size=batch_size, seed=None, checkpointing=self._checkpointing_enabled
             )
             if self._pending_state is not None:
-                self._source.restore(json.loads(self._pending_state))
+                positions.restore(self._source, json.loads(self._pending_state))
             self._source.start(
                 num_threads=(ctx or ndd.EvalContext.current()).num_threads,
                 device_id=None,  # not page-locked: the end of a GPU's read of a batch is unknown

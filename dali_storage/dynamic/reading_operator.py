@@ -7,9 +7,10 @@ from typing import Any
 from nvidia.dali.tensors import TensorListCPU
 
 from ..dali.group import data_list, number_list
+from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
-from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
+from ..saving import positions
 
 
 class LockedStream(BatchStream):
@@ -77,4 +78,4 @@ class ReadingOperator:
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
         """The result of `get_state()`, before conversion to text."""
-        return json.dumps(self._source.checkpoint(pending=0)).encode()
+        return json.dumps(positions.checkpoint(self._source, pending=0)).encode()

@@ -1,12 +1,8 @@
 """The common part of all readers: the arguments outside the format, and opening."""
 
-import contextlib
 import inspect
-import math
-import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
-from numbers import Real
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
 from nvidia.dali.pipeline import do_not_convert
@@ -18,13 +14,9 @@ from ..contract.format import Format
 from ..contract.objects import Remote, scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS, DataNode
+from ..dali import SHUFFLE_BITS, DataNode, has_own_order, plugs
 from ..order import OrderOptions
 from ..reading.opening import Opening
-from ..reading.replacement import OnError
-from ..samples.locations import local_path
-from ..samples.structure import broken
-from .sampling import has_own_order, own_order, seed_of
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -168,10 +160,10 @@ def prepare(
         )
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
-    stream = own_order(arguments)
+    slots = plugs(arguments, device or "cpu")
     order = {name: arguments[name] for name in _ORDER}
-    if stream is not None:
-        order |= {"seed": seed_of(arguments), "stick_to_shard": True}
+    if own := "ordering" in slots:  # a stream, which all ranks share
+        order |= {"seed": int(arguments["seed"] or 0), "stick_to_shard": True}
     backend, reader, options = _storage(arguments, names)
     # None is 1, as in DALI.
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
@@ -188,56 +180,14 @@ def prepare(
         order=OrderOptions(
             **order,
             shuffle_bits=SHUFFLE_BITS,
-            by_container=shuffle == "dali" and stream is None,
+            by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
-        resume=arguments.get("resume"),
-        stall_after=stall_seconds(arguments["stall_after"]),
         names=names,
-        stream=stream,
-        on_error=bad_sample_options(arguments, device or "cpu"),
+        **slots,
     )
-
-
-def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
-    """Return the handling of bad samples; arguments may be missing. Raises as `prepare()`."""
-    wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
-    record = arguments.get("bad_samples")
-    if wish not in ("raise", "replace"):
-        what = "on_error must be 'raise', or 'replace' to deliver another sample for a bad one"
-        raise ValueError(f"{what}, not {wish!r}")
-    for name, value in (("max_replaced", most), ("bad_samples", record)):
-        if value is not None and wish == "raise":
-            raise ValueError(f"{name} needs on_error='replace'")
-    most = None if most is None else dali_integer("max_replaced", most, bits=32)
-    if most is not None and most < 0:
-        raise ValueError(f"max_replaced must be at least 0, not {most}")
-    check = dali_flag("check", arguments.get("check"))
-    if check and device == "gpu":
-        raise ValueError(
-            "check=True needs batches in host memory; leave out check, or use device='cpu'"
-        )
-    path = None if record is None else os.fsdecode(local_path("bad_samples", record))
-    return OnError(
-        replace=wish == "replace",
-        broken=broken if check else None,
-        most=most,
-        record="" if path is None else os.path.abspath(path),
-    )
-
-
-def stall_seconds(value: Any) -> float | None:
-    """Check the argument stall_after; raises as `prepare()`."""
-    if value is None:
-        return None
-    if not isinstance(value, bool) and isinstance(value, Real):
-        with contextlib.suppress(OverflowError):  # of float()
-            if 0 < (seconds := float(value)) < math.inf:
-                return seconds
-    what = "stall_after must be a number of seconds above 0, or None for no warnings"
-    raise ValueError(f"{what}, not {value!r:.80}")
 
 
 def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:

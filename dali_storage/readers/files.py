@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
+from ..bad_samples.exclusion import without
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..dali import DataNode, add_reader
 from ..reading.opening import Opening
 from ..samples import discovery
-from ..samples.exclusion import without
 from ..samples.locations import file_names, local_path, locations
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 

@@ -4,15 +4,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, signature
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from weakref import WeakKeyDictionary
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import add_reader
-from ..order.sampling.datasets import DataSet, mixture_of
-from ..order.sampling.stream import SampleStream
 from ..reading.opening import Opening
 from ..samples.joining import join
 from .arguments import ReaderArguments, complete, in_graph, takes_arguments, with_names
@@ -24,9 +22,12 @@ from .lmdb import lmdb, prepare_lmdb
 from .npy import numpy, prepare_numpy
 from .recordio import mxnet, prepare_mxnet
 from .records import prepare_records, records
-from .sampling import data_set_of, refuse_order_of_dali, seed_of
 from .tfrecord import prepare_tfrecord, tfrecord
 from .webdataset import prepare_webdataset, webdataset
+
+if TYPE_CHECKING:
+    from ..order.sampling.datasets import DataSet
+    from ..order.sampling.stream import SampleStream
 
 
 class _Kind(NamedTuple):
@@ -116,10 +117,12 @@ def mix(
         raise ValueError(f"reader must be one of {', '.join(_KINDS)}, not {reader!r}")
     if arguments["order"] is not None:
         raise ValueError("order is for one data set: give readers.mix weights instead")
+    from ..order.sampling.arguments import data_set_of, ordering_of, refuse_order_of_dali
+
     refuse_order_of_dali("readers.mix", arguments)
     openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
     labels, names = _labels(labels, sources), _names(reader, sources, format_options or {})
-    parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
+    parts = WeakKeyDictionary[Catalog, dict[str, "DataSet"]]()  # of the joined catalogs
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         found: dict[str, Catalog] = {}
@@ -135,7 +138,7 @@ def mix(
         next(iter(openings.values())),
         find=find,
         names=[name for each in openings.values() for name in each.names[:1]],
-        stream=lambda it: _stream(parts.pop(it), arguments),
+        ordering=ordering_of(lambda it: _stream(parts.pop(it), arguments)),
     )
     nodes = add_reader(
         opening=opening,
@@ -228,8 +231,11 @@ def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str
     return labels
 
 
-def _stream(parts: Mapping[str, DataSet], arguments: Mapping[str, Any]) -> SampleStream:
+def _stream(parts: Mapping[str, "DataSet"], arguments: Mapping[str, Any]) -> "SampleStream":
     """The stream of the mixture."""
+    from ..order.sampling.arguments import seed_of
+    from ..order.sampling.datasets import mixture_of
+
     return mixture_of(
         parts,
         arguments["weights"],

@@ -16,15 +16,14 @@ import heapq
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
+from ..contract.reader import Reader
 from ..contract.stages import enter
-from ..observing.activity import Activity
 from ..runtime.processors import processors
-from ..runtime.profiling import show_name
 from ..runtime.waiting import join
 
 Job = TypeVar("Job")
@@ -43,6 +42,13 @@ def spare_processors(busy_threads: int) -> int:
 def be_lane() -> None:
     """Mark the calling thread as a lane: readers collected here are closed in another thread."""
     _lane.inside = False
+
+
+def copying_lanes(reader: Reader, dali_threads: int) -> int:
+    """Return how many lanes may work at once without yielding, beside DALI's threads."""
+    if not reader.cooperative:
+        return reader.lanes
+    return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
 
 
 def make_gate() -> Gate:
@@ -64,18 +70,20 @@ class Lanes(Generic[Job]):
         begin: Callable[[Job], None],
         work: Callable[[Job, int], None],
         gate: Gate | None = None,
-        activities: Sequence[Activity] = (),
+        name: str = "lane",
+        be_lane: Callable[[int], object] = lambda lane: None,
     ) -> None:
         """Start no thread yet; each is started when first needed.
 
         At most `turns` lanes that have not yielded their turn are at work, and only lanes past the
         `gate`. `begin` is called with one job at a time, in order; `work` with a begun job and the
-        lane, concurrently. Neither may raise. `activities`: of the lanes, used to name the threads.
+        lane, concurrently. Neither may raise. `name`: of the threads, with the lane. `be_lane` is
+        called in each thread, with its lane, before the first job.
         """
         self._begin = begin
         self._work = work
         self._gate = gate
-        self._activities = activities
+        self._name, self._be_lane = name, be_lane
         self._lock = threading.Lock()
         self._in_order = threading.Lock()  # held by the lane that takes and begins a job
         self._jobs: deque[Job] = deque()
@@ -130,8 +138,7 @@ class Lanes(Generic[Job]):
             if lane not in self._threads:
                 # A daemon: at exit Python joins all other threads before it closes anything, and
                 # this one would wait for its bell.
-                name = self._activities[lane].name if self._activities else f"lane:{lane}"
-                name = f"dali_storage:{name}"
+                name = f"dali_storage:{self._name}:{lane}"
                 thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
                 thread.start()
                 self._threads[lane] = thread
@@ -145,9 +152,7 @@ class Lanes(Generic[Job]):
 
     def _run(self, lane: int) -> None:
         self._mine.has_turn = _lane.inside = False
-        show_name()
-        if self._activities:
-            self._activities[lane].adopt()
+        self._be_lane(lane)
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
             while not self._closed:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dali_storage.order import OrderOptions
-from dali_storage.order.dealing import StreamOrder
+from dali_storage.order.sampling.dealing import StreamOrder
 from dali_storage.order.sampling.own import OwnOrder
 
 torch = pytest.importorskip("torch", reason="no torch: pip install torch")

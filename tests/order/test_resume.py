@@ -13,7 +13,7 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.order import Order, OrderOptions
-from dali_storage.order.resume import Rest, RestOrder, interleaved
+from dali_storage.order.resuming.resume import Rest, RestOrder, interleaved
 from tests.kit import versions
 from tests.kit.loading import Make, shard_size
 from tests.kit.order_model import case_of

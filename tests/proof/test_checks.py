@@ -15,8 +15,8 @@ from dali_storage.contract.catalog import CatalogBuilder
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.format import Format
 from dali_storage.dali.comparing import VARIANTS
+from dali_storage.order.resuming.state import SavedPositions
 from dali_storage.order.shards import Shards
-from dali_storage.order.state import SavedPositions
 from dali_storage.order.streams import Lists
 from dali_storage.proof import checks
 from dali_storage.proof.checks import compare

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
+from dali_storage.bad_samples.replacement import OnError, Replacement
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import (
     BackendUnavailable,
@@ -25,7 +26,6 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.views import Views
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.prefetch import Prefetcher
-from dali_storage.reading.replacement import OnError, Replacement
 from dali_storage.samples.discovery import from_files
 from tests.kit.stand_ins import Recorder, content
 

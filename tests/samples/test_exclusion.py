@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
+from dali_storage.bad_samples import exclusion
+from dali_storage.bad_samples.exclusion import without
 from dali_storage.contract.catalog import Catalog
-from dali_storage.samples import exclusion
-from dali_storage.samples.exclusion import without
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_storage.samples.structure import broken
+from dali_storage.bad_samples.structure import broken
 
 
 def picture(kind, **options):

@@ -15,6 +15,7 @@ from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
 from ...dali import SHUFFLE_BITS, DataNode, add_reader
+from ...observing.observer import Observed
 from ...order import OrderOptions
 from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
@@ -123,7 +124,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
-        stall_after=stall_after,
+        observe=partial(Observed, stall_after=stall_after),
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )
     data, labels = add_reader(name, opening)

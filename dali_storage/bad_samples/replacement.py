@@ -24,8 +24,10 @@ from ..contract.errors import (
 )
 from ..contract.format import Format
 from ..contract.objects import full_path, scheme
+from ..contract.stages import enter
 from ..contract.views import Contents
 from ..order.sampling.permutation import hashed
+from ..reading.substitute import Members, Substitute
 
 _OF_A_FILE = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR),
@@ -37,9 +39,6 @@ _SHOWN = 3  # names in an error
 
 Broken: TypeAlias = Callable[[Any, Callable[[], bytes]], str]
 """Explains why bytes are bad; "": good. May call for the name of the file, b"" for a container."""
-
-Members: TypeAlias = Callable[[int], "IntArray | range"]
-"""The delivered samples, ascending, from which the replacement of a sample is chosen."""
 
 _T = TypeVar("_T")
 
@@ -62,6 +61,30 @@ class OnError:
     record: str = ""
     seed: int = 0
 
+    def substitute(self, catalog: Catalog, members: Members) -> Substitute:
+        """See `Handling`.
+
+        Raises:
+            OSError: the record cannot be written.
+        """
+        kind = Replacement if self.replace else Checked
+        return kind(catalog, self, members)
+
+
+class Checked(Substitute):
+    """Detects samples with bad bytes, which are errors."""
+
+    def __init__(self, catalog: Catalog, on_error: OnError, members: Members | None = None) -> None:
+        """`members`: by default all samples of the catalog."""
+        self._catalog, self._on_error = catalog, on_error
+        self._members = members or (lambda index: range(catalog.delivered))
+
+    def check(self, fmt: Format, samples: IntArray, outputs: Sequence[Contents]) -> None:
+        """See `Substitute`; raises `RecordError` at the first sample whose bytes are bad."""
+        if self._on_error.broken is not None:
+            enter("checking")
+            require_whole(self._catalog, fmt, samples, outputs, self._on_error.broken)
+
 
 def require_whole(
     catalog: Catalog, fmt: Format, samples: IntArray, outputs: Sequence[Contents], broken: Broken
@@ -81,7 +104,7 @@ def require_whole(
                 raise RecordError(catalog.path(piece), where + what)
 
 
-class Replacement:
+class Replacement(Checked):
     """The known bad samples of a catalog, and their replacements.
 
     A replacement is the same on all ranks, at any time: a pure function of the sample and of the
@@ -89,8 +112,9 @@ class Replacement:
 
     Attributes:
         bad: the errors of the bad samples, in the order of detection.
-        only: the samples of every batch, to find bad ones; None: as in the order.
     """
+
+    replaces = True
 
     def __init__(self, catalog: Catalog, on_error: OnError, members: Members | None = None) -> None:
         """`members`: by default all samples of the catalog.
@@ -98,12 +122,10 @@ class Replacement:
         Raises:
             OSError: the record cannot be written.
         """
-        self._catalog, self._on_error = catalog, on_error
-        self._members = members or (lambda index: range(catalog.delivered))
+        super().__init__(catalog, on_error, members)
         most = on_error.most
         self._most = max(10, catalog.delivered // 1000) if most is None else most
         self.bad: dict[int, Exception] = {}
-        self.only: IntArray | None = None
         self._lock = threading.Lock()  # to add one
         if on_error.record:
             self._append(b"")
@@ -136,6 +158,10 @@ class Replacement:
             return samples
         self._require_few()
         return np.array([self._instead(it) if it in self.bad else it for it in wanted], np.int64)
+
+    def handles(self, error: Exception) -> bool:
+        """See `Substitute`."""
+        return is_of_sample(error, self._catalog)
 
     def add(self, found: Mapping[int, Exception]) -> None:
         """Note bad samples and their errors; raise the first error if there are too many."""

@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from ..contract._types import IntArray
-from .options import OrderOptions
-from .sequence import Order
-from .shards import rounds
-from .streams import Lists
+from ...contract._types import IntArray
+from ..options import OrderOptions
+from ..sequence import Order
+from ..shards import rounds
+from ..streams import Lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,12 @@ class Rest:
             return None
         return self.epoch * self.rounds + batches
 
+    def order(
+        self, size: int, batch_size: int, options: OrderOptions, containers: IntArray | None
+    ) -> "RestOrder":
+        """See `Remainder`."""
+        return RestOrder(size, batch_size, options, containers, self)
+
     def shares(self) -> IntArray:
         """Number of samples of each rank: int64[world]."""
         return (self.size - self.given - np.arange(self.world) + self.world - 1) // self.world
@@ -85,6 +91,22 @@ class Rest:
         padded = np.full((self.stop - self.start) * self.batch_size, last)
         padded[: len(entries)] = entries
         return padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRest(Rest):
+    """The rest of an epoch of a stream."""
+
+    @property
+    def same(self) -> int | None:
+        """See `Rest`; between global batches, any number of ranks can go on."""
+        batches, odd = divmod(self.given, self.world * self.batch_size)
+        return None if odd else self.epoch * self.rounds + batches
+
+    def shares(self) -> IntArray:
+        """See `Rest`."""
+        ends = (self.size - self.given) * np.arange(self.world + 1) // self.world
+        return np.diff(ends)
 
 
 class RestOrder(Order):

@@ -8,35 +8,18 @@ the positions n r // world to n (r + 1) // world - 1, the shares of DALI's itera
 the beginning of the epoch, so any number of ranks can go on.
 """
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 
-from ..contract._types import IntArray
-from .options import OrderOptions
-from .resume import Rest
-from .sampling.permutation import hashed
-from .sampling.stream import SampleStream
-from .shards import rounds
+from ...contract._types import IntArray
+from ..options import OrderOptions
+from ..ordering import Remainder
+from ..shards import rounds
+from .permutation import hashed
+from .stream import SampleStream
 
 _BATCHES, _SAMPLES = 128, 8192  # most to compute at once: a single batch costs 0.3 ms
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRest(Rest):
-    """The rest of an epoch of a stream."""
-
-    @property
-    def same(self) -> int | None:
-        """See `Rest`; between global batches, any number of ranks can go on."""
-        batches, odd = divmod(self.given, self.world * self.batch_size)
-        return None if odd else self.epoch * self.rounds + batches
-
-    def shares(self) -> IntArray:
-        """See `Rest`."""
-        ends = (self.size - self.given) * np.arange(self.world + 1) // self.world
-        return np.diff(ends)
 
 
 class StreamOrder:
@@ -47,7 +30,7 @@ class StreamOrder:
         stream: SampleStream,
         batch_size: int,
         options: OrderOptions,
-        rest: Rest | None = None,
+        rest: Remainder | None = None,
     ) -> None:
         """Make the order of one rank; only shard and padding of the options matter.
 

@@ -1,12 +1,14 @@
 """The arguments for orders other than DALI's: weights, own orders, epochs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ..contract.catalog import Catalog
-from ..order.sampling.datasets import DataSet, stream_of
-from ..order.sampling.own import OwnOrder
-from ..order.sampling.stream import SampleStream
+from ...contract.catalog import Catalog
+from .datasets import DataSet, stream_of
+from .ordering import StreamOrdering
+from .own import OwnOrder
+from .stream import SampleStream
 
 _OF_DALI = {  # with the values without effect
     "random_shuffle": (False, None),
@@ -16,36 +18,31 @@ _OF_DALI = {  # with the values without effect
     "stick_to_shard": (False, None),
 }
 
-_OWN = "weights", "order", "epoch_size", "sources"
-
-MakeStream = Callable[[Catalog], SampleStream]
+MakeOrdering = Callable[..., StreamOrdering]
 
 
-def has_own_order(arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments set an order other than DALI's."""
-    return any(arguments.get(name) is not None for name in _OWN)
+def ordering_of(stream: Callable[[Catalog], SampleStream]) -> MakeOrdering:
+    """Return what makes the order of a catalog's samples from their stream."""
+    return partial(StreamOrdering, stream)
 
 
-def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
-    """A function that makes the stream of a reader's samples; None for DALI's order.
+def own_order(given: Sequence[str], arguments: Mapping[str, Any]) -> MakeOrdering:
+    """Return what makes the order of a reader with these arguments, `given` among them.
 
     Raises:
         ValueError: the named arguments exclude each other.
     """
     weights, order = arguments.get("weights"), arguments.get("order")
     epoch_size = arguments.get("epoch_size")
-    given = [name for name in _OWN if arguments.get(name) is not None]
-    if not given:
-        return None
     refuse_order_of_dali(given[0], arguments)
     if order is not None:
         if len(given) > 1:
             why = "order alone sets the samples of an epoch"
             raise ValueError(f"{given[0]} and {given[1]} cannot both be given: {why}")
-        return lambda catalog: OwnOrder(order, catalog.delivered)
+        return ordering_of(lambda catalog: OwnOrder(order, catalog.delivered))
     seed = seed_of(arguments)
-    return lambda catalog: stream_of(
-        data_set_of(catalog, weights), seed=seed, epoch_size=epoch_size
+    return ordering_of(
+        lambda catalog: stream_of(data_set_of(catalog, weights), seed=seed, epoch_size=epoch_size)
     )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.objects import Listing, scheme
-from .listing import select
-from .locations import local_path
+from ..samples.listing import select
+from ..samples.locations import local_path
 
 _PART = 1 << 16  # names that are Python objects at the same time
 

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from ..contract.catalog import Catalog
-from .dealing import StreamRest
-from .options import OrderOptions
-from .resume import Rest
-from .sampling.stream import SampleStream
-from .shards import rounds
+from ...contract.catalog import Catalog
+from ..options import OrderOptions
+from ..ordering import Ordering
+from ..shards import rounds
+from .resume import Rest, StreamRest
 
 VERSION = 1
 
@@ -69,7 +68,7 @@ class SavedPositions:
         order: OrderOptions,
         batch_size: int,
         shared_seed: bool,
-        stream: SampleStream | None = None,
+        ordering: Ordering,
     ) -> None:
         """Describe the stream of a reader.
 
@@ -77,21 +76,20 @@ class SavedPositions:
         """
         self._reader, self._order, self._batch_size = reader, order, batch_size
         self._shared_seed = shared_seed or not order.random_shuffle
-        self._identity, self._stream = _identity(catalog, order), stream
-        self._size = catalog.delivered if stream is None else stream.epoch_size
+        self._identity, self._ordering = _identity(catalog, order), ordering
+        self._size = ordering.epoch_size
+        self._resumed: dict[str, Any] = {}
 
-    def checkpoint(
-        self, position: int, rest: Rest | None, state: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
-        """The checkpoint of the batch at a position; `rest` was resumed from `state`."""
+    def checkpoint(self, position: int, rest: Rest | None) -> dict[str, Any]:
+        """The checkpoint of the batch at a position; `rest` is of the last `read_state()`."""
         # At the end of the rest, too: there an iterator still has the numbers of the rest.
         resumed = rest is not None and position <= rest.stop
         return {
             **self._identity,
-            **self._order_of(position // self._rounds),
+            **self._ordering.described(position // self._rounds),
             "batch_size": self._batch_size,
             "batches": position,
-            "resumed": dict(state or {}) if resumed else None,
+            "resumed": dict(self._resumed) if resumed else None,
         }
 
     def read_checkpoint(self, checkpoint: Any) -> dict[str, Any]:
@@ -119,7 +117,7 @@ class SavedPositions:
         else:
             epoch, batches = divmod(position, self._rounds)
             given = batches * self._batch_size * world
-        values = self._identity | self._order_of(epoch)
+        values = self._identity | self._ordering.described(epoch)
         values |= {"epoch": epoch, "given": given, "num_shards": world}
         values |= {} if self._shared_seed or world == 1 else {"seed": None}
         return {name: values[name] for name in _STATE if name in values}
@@ -131,10 +129,11 @@ class SavedPositions:
             TypeError, ValueError: the state is damaged, or of another data set or order.
         """
         what = f"{self._reader}: resume is not a state of readers.state()"
-        saved, began = _read_state(what, state, self._stream is not None)
+        saved, began = _read_state(what, state, self._ordering.dealt)
         self._require_padding("resume")
-        rest = (Rest if self._stream is None else StreamRest)(
-            size=saved["samples"] if self._stream is None else self._size,
+        dealt = self._ordering.dealt
+        rest = (StreamRest if dealt else Rest)(
+            size=self._size if dealt else saved["samples"],
             began=began,
             epoch=saved["epoch"],
             given=saved["given"],
@@ -154,22 +153,16 @@ class SavedPositions:
                 f"resume with {rest.began.num_shards} shards and the same batch size, or set the "
                 "reader's seed= before saving"
             )
-        given = {name: saved[name] for name in saved if name in state}
-        return (rest.start, rest, given) if same is None else (same, None, given)
+        self._resumed = {name: saved[name] for name in saved if name in state}
+        return (rest.start, rest, self._resumed) if same is None else (same, None, self._resumed)
 
     @property
     def _rounds(self) -> int:
         return rounds(self._size, self._order.num_shards, self._batch_size)
 
-    def _order_of(self, epoch: int) -> dict[str, Any]:
-        """The entries of an epoch beside the identity: for a stream, its description."""
-        if self._stream is None:
-            return {}
-        return {"stream": self._stream.describe(epoch), "changes": self._stream.changes}
-
     def _comparable(self, saved: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-        """Return `_order_of()` for a comparison, in which changes while running may differ."""
-        stream = {"stream": _NOT_SAVED["stream"]} | self._order_of(epoch)
+        """Describe an epoch for a comparison, in which changes while running may differ."""
+        stream = {"stream": _NOT_SAVED["stream"]} | self._ordering.described(epoch)
         return stream | {"changes": saved["changes"]}
 
     def _require_padding(self, what: str) -> None:

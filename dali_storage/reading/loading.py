@@ -1,0 +1,132 @@
+"""The read of one batch, in the calling thread: bytes into a leased buffer, then outputs."""
+
+import os
+import traceback
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.format import Format
+from ..contract.reader import Reader
+from ..contract.stages import enter, leave, note
+from ..contract.views import Contents, Views, copied
+from .batches import read_batch
+from .buffers import BufferPool
+from .substitute import Substitute
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBatch:
+    """A batch after reading. Its buffer is reused when the last reference dies.
+
+    Attributes:
+        samples: int64[n], indices of delivered samples, see `Catalog`.
+        nbytes: the sum of the pieces' sizes.
+        outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
+            copies.
+    """
+
+    samples: IntArray
+    nbytes: int
+    outputs: Sequence[Contents]
+
+
+class Loading:
+    """Reads batches of a catalog; in any number of lanes, each with its own number.
+
+    Attributes:
+        reader: the backend.
+        substitute: the handling of bad samples.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        reader: Reader,
+        fmt: Format | None = None,
+        pool: BufferPool | None = None,
+        views: Collection[int] = (),
+        substitute: Substitute | None = None,
+    ) -> None:
+        """`pool` has the memory, by default from `reader.allocate()`.
+
+        `fmt` makes the outputs; by default they are the samples' bytes. `views`: the numbers of the
+        outputs that may be the reader's own memory, because nobody writes to them.
+        """
+        self._catalog = catalog
+        self.reader = reader
+        self._format = fmt or Format()
+        self._pool = pool or BufferPool(reader.allocate)
+        self._views = views if reader.has_views else ()
+        self.substitute = substitute or Substitute()
+
+    @property
+    def has_views(self) -> bool:
+        """True if outputs may be the reader's own memory."""
+        return bool(self._views)
+
+    def load(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """Read a batch in a lane, with other samples in place of bad ones."""
+        try:
+            return self.substitute.read(samples, partial(self.read, lane=lane))
+        finally:
+            leave()  # before anybody gets the batch and asks for the statistics
+
+    def is_hot(self, samples: IntArray) -> bool:
+        """Return True if these samples are views, and reading them does not block."""
+        return self.reader.hot(self._catalog.pieces_of(samples))
+
+    def read(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """Read exactly these samples."""
+        pieces = self._catalog.pieces_of(samples)
+        note(partial(_names, self._catalog, pieces))
+        if self._views:
+            enter("reading")
+        own = views = self.reader.views(pieces, lane) if self._views else None
+        wanted = None
+        if views is None:
+            if not self.reader.schemes:  # a cache of objects has whole samples
+                wanted = self._format.wanted(self._catalog, samples)
+            lease = self._pool.lease
+            batch = read_batch(self.reader, self._catalog, pieces, lease, lane, wanted)
+            views = Views(batch.buffer, batch.offsets, batch.sizes)
+        enter("decoding")
+        if wanted is not None and views.sizes is wanted.sizes:
+            outputs = wanted.decode(views)
+        else:
+            outputs = self._format.decode(self._catalog, samples, views)
+        self.substitute.check(self._format, samples, outputs)
+        if own is not None:
+            enter("copying")
+            numbered = enumerate(outputs)
+            outputs = [it if n in self._views else copied(it) for n, it in numbered]
+        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+
+    def close(self) -> None:
+        """Close the reader and free its buffers."""
+        self.reader.close()
+        # Break the reference cycle of reader and lanes: it would keep the buffers alive.
+        self.reader.yield_turn = Reader.yield_turn
+        self._pool.clear()
+
+
+def _names(catalog: Catalog, samples: IntArray) -> str:
+    """Name the first of some samples, and count the others."""
+    if not samples.size:
+        return "no samples"
+    path, more = os.fsdecode(catalog.path(int(samples[0]))), samples.size - 1
+    return f"{path} and {more} more" if more else path
+
+
+def clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:
+    """Clear the frames of an error and of its causes: locals keep the buffer alive.
+
+    Frames of an error that the caller has `handled`, and of earlier errors, are left alone.
+    """
+    while error is not handled and error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
