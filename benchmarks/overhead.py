@@ -15,8 +15,8 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.observing.observer import Observed
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.loading import Loading
-from dali_storage.reading.observer import Observer
 from dali_storage.reading.prefetch import Prefetcher
+from dali_storage.reading.slots import Observer
 
 _FILES, _BATCH, _BYTES = 1024, 64, 110_000
 _TURNS, _BATCHES = 400, 30

@@ -14,7 +14,7 @@ from ...contract.errors import BackendUnavailable, named
 from ...contract.ranges import Spans, lay_out
 from ...contract.views import Views
 from ..linux import mapping
-from ..linux.storage import sysfs_text
+from ..linux.sysfs import sysfs_text
 from .containers import changed_error
 from .opening import is_local
 from .spans import SpanReads

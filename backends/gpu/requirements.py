@@ -16,7 +16,7 @@ from ...contract.errors import BackendUnavailable
 from ...runtime import cuda
 from ..linux import pci
 from ..linux.pci import FUNCTIONS, Need, problem_of
-from ..linux.storage import sysfs_text
+from ..linux.sysfs import sysfs_text
 
 MODULE = "dev/dmabuf_import"
 """The device of the kernel module dmabuf_import, below the root directory."""

@@ -27,7 +27,7 @@ from ..contract.objects import full_path, scheme
 from ..contract.stages import enter
 from ..contract.views import Contents
 from ..order.sampling.permutation import hashed
-from ..reading.substitute import Members, Substitute
+from ..reading.slots import Members, Substitute
 
 _OF_A_FILE = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR),

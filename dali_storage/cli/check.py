@@ -31,8 +31,7 @@ from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..reading.opening import Opening
 from ..runtime.processors import processors
-from ..samples import discovery
-from ..samples.locations import locations
+from ..samples.finding import find, locations
 from . import index_samples
 
 _BATCH = 64
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names, options = locations(given.root, None, None), dict(given.backend_option)
         filters = {name: getattr(given, name) for name in index_samples.FILTERS}
         catalog, reader, _ = Opening(
-            find=partial(discovery.discover, file_root=given.root, **filters),
+            find=partial(find, file_root=given.root, **filters),
             reader=registry.configure(registry.choose(None, names), options),
             options=options,
             remote=any(map(scheme, names)),

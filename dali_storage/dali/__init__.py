@@ -4,14 +4,17 @@
 `iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
+from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..observing.observer import Observed, stall_seconds
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
+from ..samples import finding
+from ..samples.locations import local_path
 from ..saving import positions
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
@@ -29,14 +32,19 @@ __all__ = [
     "failure",
     "has_other_sources",
     "has_own_order",
+    "leaving_out",
     "plugs",
     "progress",
     "replaced",
+    "samples_of",
     "set_weights",
     "source",
     "state",
 ]
 
+
+Find: TypeAlias = Callable[..., Catalog]
+"""See `Opening.find`."""
 
 _OWN_ORDER = "weights", "order", "epoch_size", "sources"
 _BAD_SAMPLES = {"on_error": "raise", "check": False, "max_replaced": None, "bad_samples": None}
@@ -69,6 +77,24 @@ def plugs(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
     if (state := arguments.get("resume")) is not None:
         found["resume"] = partial(positions.resume, state=state)
     return found
+
+
+def samples_of(arguments: Mapping[str, Any]) -> tuple[Find, list[bytes]]:
+    """Return what finds the samples of `readers.file`, and the paths and URLs that name them.
+
+    Raises:
+        ValueError, TypeError: as `samples.finding.locations()`.
+    """
+    lists = arguments["file_root"], arguments["files"], arguments["file_list"]
+    return partial(finding.find, **arguments), finding.locations(*lists)
+
+
+def leaving_out(exclude: PathLike, find: Find) -> Find:
+    """Return what finds the samples that are not in a list of bad ones."""
+    from ..bad_samples.exclusion import without
+
+    local_path("exclude", exclude)
+    return lambda *known: without(find(*known), exclude)
 
 
 def add_reader(

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from ..contract.reader import Reader
-from ..reading.observer import Observer
+from ..reading.slots import Observer
 from ..runtime.profiling import show_name
 from . import stalls
 from .activity import Activities

@@ -1,16 +1,14 @@
 """`readers.file`: files as samples."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Unpack
 
-from ..bad_samples.exclusion import without
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode, add_reader
+from ..dali import DataNode, add_reader, leaving_out, samples_of
 from ..reading.opening import Opening
 from ..samples import discovery
-from ..samples.locations import file_names, local_path, locations
+from ..samples.locations import file_names
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 
 
@@ -206,9 +204,7 @@ def prepare_file(arguments: Mapping[str, Any]) -> Opening:
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
-    names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    every = partial(discovery.discover, **samples)
+    find, names = samples_of(samples)
     if (exclude := arguments.get("exclude")) is not None:
-        local_path("exclude", exclude)
-        return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
-    return prepare(arguments, every, Format(), names=names)
+        find = leaving_out(exclude, find)
+    return prepare(arguments, find, Format(), names=names)

@@ -12,7 +12,8 @@ from ..dali import DataNode, add_reader
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..reading.opening import Opening
-from ..samples.locations import file_names, locations
+from ..samples.finding import locations
+from ..samples.locations import file_names
 from ..samples.patterns import as_list
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu

@@ -1,6 +1,9 @@
 """The read of one batch, in the calling thread: bytes into a leased buffer, then outputs."""
 
+import contextlib
+import copy
 import os
+import sys
 import traceback
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -10,13 +13,15 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.errors import RecordError
 from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.stages import enter, leave, note
 from ..contract.views import Contents, Views, copied
+from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
-from .substitute import Substitute
+from .slots import Substitute
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +117,45 @@ class Loading:
         # Break the reference cycle of reader and lanes: it would keep the buffers alive.
         self.reader.yield_turn = Reader.yield_turn
         self._pool.clear()
+
+
+class HotPath:
+    """Reads batches that need no lane, because their samples are views and do not block.
+
+    In the thread that asks for batches. The lanes' own order goes ahead of this one's.
+    """
+
+    def __init__(self, loading: Loading, order: Batches) -> None:
+        self._loading = loading
+        self.use(order)
+
+    def use(self, order: Batches) -> None:
+        """Use another order, of which this is given a copy."""
+        self._first = copy.deepcopy(order)
+        self._order: Batches | None = None
+
+    def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
+        """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
+        # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
+        order, self._order = self._order, None
+        order = order or copy.deepcopy(self._first)
+        samples = order.batch(index)
+        self._order = order
+        chosen = samples
+        with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
+            chosen = self._loading.substitute.chosen(samples)
+        return (samples, chosen) if self._loading.is_hot(chosen) else None
+
+    def read(self, chosen: IntArray) -> LoadedBatch | None:
+        """Read the samples; None if a bad one is to be replaced, which a lane does."""
+        handled = sys.exception()
+        try:
+            return self._loading.read(chosen, self._loading.reader.lanes)
+        except Exception as error:
+            clear_frames(error, handled)
+            if not self._loading.substitute.handles(error):
+                raise
+        return None
 
 
 def _names(catalog: Catalog, samples: IntArray) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
@@ -15,11 +15,7 @@ from ..contract.reader import Reader
 from ..contract.stages import enter, note
 from ..order import OrderOptions
 from ..order.ordering import Ordering
-from .observer import Observer
-from .substitute import Handling
-
-if TYPE_CHECKING:
-    from .source import BatchStream
+from .slots import Handling, Observer
 
 
 class Opened(NamedTuple):
@@ -58,7 +54,7 @@ class Opening:
         names: paths and URLs by which the user named the samples, for reports.
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
-        resume: moves a new stream to a saved position; None: it begins at the first batch.
+        resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
     """
@@ -76,7 +72,7 @@ class Opening:
     names: Sequence[bytes] = ()
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
-    resume: Callable[[BatchStream], object] | None = None
+    resume: Callable[[Any], object] | None = None
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
 
     def open(self) -> Opened:

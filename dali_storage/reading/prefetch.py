@@ -10,11 +10,10 @@ from ..contract._types import IntArray
 from ..contract.stages import begin, leave
 from ..order.sequence import Batches
 from ..runtime.waiting import take
-from .hot import HotPath
 from .lanes import Gate, Lanes, copying_lanes
-from .loading import LoadedBatch, Loading, clear_frames
-from .observer import Observer
+from .loading import HotPath, LoadedBatch, Loading, clear_frames
 from .position import next_index
+from .slots import Observer
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +35,10 @@ class Prefetcher:
 
     If the caller gets batch after batch, each is read once, in order. Any other batch is available
     too; then batches read ahead are dropped unless they follow the new one.
+
+    Attributes:
+        loading: the read of each batch.
+        observer: sees what is read, for how long, and for whom.
     """
 
     def __init__(
@@ -55,14 +58,14 @@ class Prefetcher:
         for cooperative readers without `copying_lanes`. The threads have the `name`, numbered.
         """
         reader = loading.reader
-        self._loading = loading
+        self.loading = loading
         self._substitute = loading.substitute
         self._order = order
         self._depth = max(depth, reader.lanes)
         self._hot = HotPath(loading, order) if loading.has_views else None
         self._ahead: dict[int, _Job] = {}
-        self._observer = observer or Observer()
-        self._observer.begin(reader, self._depth, self._substitute.bad)
+        self.observer = observer or Observer()
+        self.observer.begin(reader, self._depth, self._substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
@@ -70,7 +73,7 @@ class Prefetcher:
             work=self._work,
             gate=gate if reader.cooperative and not reader.copying_lanes else None,
             name=name,
-            be_lane=self._observer.be_lane,
+            be_lane=self.observer.be_lane,
         )
         reader.yield_turn = self._lanes.yield_turn
 
@@ -84,11 +87,11 @@ class Prefetcher:
         hot = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if hot is None else self._depth
         try:
-            self._observer.ask(index)
+            self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
         finally:
-            self._observer.answer()
-        self._observer.count(ready, batch.nbytes)
+            self.observer.answer()
+        self.observer.count(ready, batch.nbytes)
         return batch
 
     def _awaited(self, index: int) -> LoadedBatch:
@@ -138,11 +141,11 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
-        self._observer.end()
-        self._loading.reader.cancel()
+        self.observer.end()
+        self.loading.reader.cancel()
         self._lanes.close()
         self._ahead.clear()
-        self._loading.close()
+        self.loading.close()
 
     def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
         """Start reading batch `index` and its successors, without waiting."""
@@ -190,7 +193,7 @@ class Prefetcher:
             leave()
             return
         try:
-            _finish(job, self._loading.load(job.samples, lane))
+            _finish(job, self.loading.load(job.samples, lane))
         except Exception as error:
             clear_frames(error)
             _finish(job, error)

@@ -17,11 +17,10 @@ from ..runtime import cuda
 from .buffers import make_pool
 from .lanes import Gate
 from .loading import LoadedBatch, Loading
-from .observer import Observer
 from .opening import Opened, Opening
 from .position import Position
 from .prefetch import Prefetcher
-from .substitute import Substitute
+from .slots import Observer, Substitute
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 

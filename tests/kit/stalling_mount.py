@@ -16,6 +16,7 @@ import stat
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.kit.process import SECONDS
@@ -68,6 +69,7 @@ def read(path: Path, warn: Callable[[str], object]) -> None:
     """Read the file by python-file, in batches of one sample."""
     from dali_storage.backends.python_file import PythonFileReader
     from dali_storage.observing import stalls
+    from dali_storage.observing.observer import Observed
     from dali_storage.reading.opening import Opening
     from dali_storage.reading.source import BatchStream
     from dali_storage.samples.discovery import from_files
@@ -76,8 +78,9 @@ def read(path: Path, warn: Callable[[str], object]) -> None:
     stalls._TIMES = [
         2**number for number in range(40)
     ]  # on a busy machine the first warnings are of other stages
+    observe = partial(Observed, stall_after=0.05)
     opening = Opening(
-        find=lambda *_: from_files([str(path)]), reader=PythonFileReader, stall_after=0.05
+        find=lambda *_: from_files([str(path)]), reader=PythonFileReader, observe=observe
     )
     source = BatchStream("R", opening)
     source.configure(batch_size=1, seed=None, checkpointing=False)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from functools import partial
 from queue import SimpleQueue
 
 import numpy as np
@@ -14,6 +15,7 @@ from nvidia.dali import Pipeline
 from dali_storage import readers
 from dali_storage.observing import stalls
 from dali_storage.observing.activity import Activity
+from dali_storage.observing.observer import Observed
 from dali_storage.observing.stalls import Watchdog
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
@@ -81,7 +83,10 @@ def watched(watchdog, stall_after=10.0, threads=1, name="R"):
 
 
 def stream(reader, find=lambda *_: from_files(["a", "b"]), **options):
-    source = BatchStream("R", Opening(find=find, reader=reader, stall_after=SOON, **options))
+    source = BatchStream(
+        "R",
+        Opening(find=find, reader=reader, observe=partial(Observed, stall_after=SOON), **options),
+    )
     source.configure(batch_size=2, seed=None, checkpointing=False)
     return source
 

@@ -17,9 +17,9 @@ from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tal
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
-from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.runtime.waiting import take
 from dali_storage.samples.discovery import from_files
+from tests.kit.reading_ahead import reading_ahead
 from tests.kit.stand_ins import Recorder
 from tests.reading.test_prefetch import BATCH, expected, prefetcher
 
@@ -42,14 +42,14 @@ def waited(monkeypatch):
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (2, 5), (4, 2)])
 def test_the_batches_and_bytes_that_were_given_are_counted(lanes, depth):
     with prefetcher(depth, lanes=lanes) as ahead:
-        assert ahead.ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
+        assert ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
         for batches, index in enumerate((0, 1, 2, 9, 9), 1):
             ahead.get(index)
-            assert ahead.ahead.statistics.batches == batches
-        counted = ahead.ahead.statistics
+            assert ahead.statistics.batches == batches
+        counted = ahead.statistics
     nbytes = sum(len(sample) for index in (0, 1, 2, 9, 9) for sample in expected(index))
     assert (counted.bytes, counted.depth) == (nbytes, max(lanes, depth))
-    after = ahead.ahead.statistics  # of a closed reader; lanes still read ahead after `counted`
+    after = ahead.statistics  # of a closed reader; lanes still read ahead after `counted`
     assert replace(after, times={}, slowest=()) == replace(counted, times={}, slowest=())
 
 
@@ -58,7 +58,7 @@ def test_a_slow_reader_is_waited_for(waited):
     with prefetcher(3, lanes=1, before=lambda batch: waited.acquire()) as ahead:
         for index in range(8):
             ahead.get(index)
-        counted = ahead.ahead.statistics
+        counted = ahead.statistics
         waited.release(9)
     assert (counted.wait_seconds, counted.ready) == (8, 0)
 
@@ -66,12 +66,12 @@ def test_a_slow_reader_is_waited_for(waited):
 def test_a_slow_caller_finds_everything_ready():
     with prefetcher(3) as ahead:
         ahead.get(0)
-        first = ahead.ahead.statistics
+        first = ahead.statistics
         assert first.ready == 0
         for index in range(1, 6):
             ahead.finish()
             ahead.get(index)
-        counted = ahead.ahead.statistics
+        counted = ahead.statistics
     assert counted.ready == pytest.approx(3 * 5 / 6)
     assert counted.wait_seconds == first.wait_seconds
 
@@ -81,7 +81,7 @@ def test_batches_that_a_seek_drops_were_not_ready():
         for index in (0, 2, 50):  # before 50, 2 and 3 are ready
             ahead.get(index)
             ahead.finish()
-        assert ahead.ahead.statistics.ready == pytest.approx(2 / 3)
+        assert ahead.statistics.ready == pytest.approx(2 / 3)
 
 
 def test_a_batch_that_fails_is_waited_for_and_not_counted(waited):
@@ -91,11 +91,11 @@ def test_a_batch_that_fails_is_waited_for_and_not_counted(waited):
 
     with prefetcher(lanes=1, broken={BATCH}, before=before_batches_0_and_1) as ahead:
         ahead.get(0)
-        before = ahead.ahead.statistics
+        before = ahead.statistics
         for _ in range(3):
             with pytest.raises(FileNotFoundError):
                 ahead.get(1)
-        after = ahead.ahead.statistics
+        after = ahead.statistics
         waited.release(9)
     assert (after.batches, after.bytes) == (before.batches, before.bytes)
     assert after.wait_seconds - before.wait_seconds == 3
@@ -109,7 +109,7 @@ def test_every_batch_that_was_asked_for_has_waited_and_every_one_read_has_stages
         for index in range(6):
             ahead.get(index)
             ahead.finish()
-        counted = ahead.ahead.statistics
+        counted = ahead.statistics
         read = len(ahead.reader.read_batches)
     assert counted.times["waiting"].count == 6
     # At most for the first batch: the others were ready.
@@ -123,36 +123,35 @@ def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch():
     with prefetcher(1, lanes=1) as ahead:
         ahead.reader.before = lambda batch: time.sleep(0.2)
         ahead.get(3)
-        counted = ahead.ahead.statistics
+        counted = ahead.statistics
     assert counted.times["reading"].max >= 0.2
     assert f"path/{3 * BATCH} and {BATCH - 1} more" in [slow.name for slow in counted.slowest]
 
 
 def test_lanes_are_threads_with_the_name_of_their_reader():
     names = []
-    activities = Activities("Train", 2)
     reader = Recorder(from_files(["path/0"]), lanes=1)
     reader.before = lambda batch: names.append(threading.current_thread().name)
-    one = Prefetcher(
-        from_files(["path/0"]), reader, Order(1, 1, OrderOptions()), 1, activities=activities
+    one = reading_ahead(
+        from_files(["path/0"]), reader, Order(1, 1, OrderOptions()), 1, name="Train"
     )
     one.get(0)
     one.close()
     assert {*names} == {"dali_storage:Train:0"}
-    assert activities.lanes[0].thread is not None
+    assert one.observer.tally.activities.lanes[0].thread is not None
 
 
 def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiting():
     with prefetcher(2) as ahead:
         ahead.get(0)
         ahead.finish()
-        before = ahead.ahead.statistics
+        before = ahead.statistics
         before.reset()
-        after = ahead.ahead.statistics
+        after = ahead.statistics
         ahead.get(1)
         ahead.finish()
-        last = ahead.ahead.statistics
-        total = ahead.ahead.tally.waited
+        last = ahead.statistics
+        total = ahead.ahead.observer.tally.waited
     assert (before.batches, before.times["waiting"].count) == (1, 1)
     assert after == ReaderStatistics(depth=2)
     assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
@@ -163,7 +162,7 @@ def test_statistics_are_plain_values_that_outlive_their_reader():
     with prefetcher() as ahead:
         ahead.get(0)
         ahead.finish()
-    found = ahead.ahead.statistics
+    found = ahead.statistics
     copy = pickle.loads(pickle.dumps(found))
     assert copy == found
     assert hash(copy) == hash(found)

@@ -228,7 +228,7 @@ FAULTS = {
         "name",
     ),
     "a kind of images that is not found": (
-        (discovery, "_file_filters", lambda real: lambda given: ["*.jpg", "*.png"]),
+        (discovery, "file_filters_of", lambda real: lambda given: ["*.jpg", "*.png"]),
         "samples instead of",
     ),
     "hidden classes that are left out": (

@@ -9,11 +9,11 @@ import pytest
 from dali_storage.backends.objects.pool import RequestPool
 from dali_storage.order import Order, OrderOptions
 from dali_storage.reading.lanes import Lanes
-from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.runtime import waiting
 from dali_storage.samples.discovery import from_files
 from tests.kit.interrupts import main_thread_is_in
 from tests.kit.process import SECONDS, wait_until
+from tests.kit.reading_ahead import reading_ahead
 from tests.kit.stand_ins import Recorder
 
 
@@ -21,7 +21,7 @@ def a_batch(storage):
     catalog = from_files(["x"])
     reader = Recorder(catalog, lanes=1)
     reader.before = lambda batch: storage()
-    ahead = Prefetcher(catalog, reader, Order(1, 1, OrderOptions()), 1)
+    ahead = reading_ahead(catalog, reader, Order(1, 1, OrderOptions()), 1)
     try:
         ahead.get(0)
     finally:

@@ -14,8 +14,9 @@ from ...contract import registry
 from ...contract._types import PathLike
 from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
-from ...samples import discovery
-from ...samples.locations import is_index, location, root_of
+from ...samples import discovery, finding
+from ...samples.finding import root_of
+from ...samples.locations import is_index, location
 from ..loop.loader import Loader
 from ..transforms import presets
 from .images import ImagePipeline
@@ -102,7 +103,7 @@ def _when_listed(
             options = settings.backend_options or {}
             backend = registry.choose(settings.backend, [location("root", root)])
             remote = registry.configure(backend, options).remote(**options)
-            check(discovery.from_store(remote, root))
+            check(finding.from_store(remote, root))
         return known[0]
 
     return check, classes
@@ -111,7 +112,7 @@ def _when_listed(
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if is_index(root):
-        return indexed_classes(discovery.from_index(root))
+        return indexed_classes(finding.from_index(root))
     return _names(discovery.Directory(root), _shown_root(root))
 
 

@@ -25,8 +25,8 @@ from dali_storage.contract.format import Format
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.views import Views
 from dali_storage.order import Order, OrderOptions
-from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.samples.discovery import from_files
+from tests.kit.reading_ahead import reading_ahead
 from tests.kit.stand_ins import Recorder, content
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
@@ -66,7 +66,7 @@ def prefetcher(error=None, bad=(), on_error=REPLACE, samples=SAMPLES, lanes=2, *
 
     reader.before = before
     order = Order(catalog.delivered, options.pop("batch", BATCH), OrderOptions())
-    return Prefetcher(catalog, reader, order, 2, on_error=on_error, **options), reader
+    return reading_ahead(catalog, reader, order, 2, on_error=on_error, **options), reader
 
 
 def epoch(ahead, batches=SAMPLES // BATCH):
@@ -108,8 +108,8 @@ def test_a_bad_sample_is_replaced_by_the_one_of_the_formula(error, lanes):
     for _ in range(2):
         assert epoch(ahead) == expected
     assert ahead.get(7).samples.tolist() == expected[28:32]
-    assert {index for index, *_ in ahead.replacement.found} == bad
-    assert ahead.statistics.replaced == len(bad)
+    assert {index for index, *_ in ahead.loading.substitute.found} == bad
+    assert ahead.observer.statistics.replaced == len(bad)
     ahead.close()
 
 
@@ -119,7 +119,7 @@ def test_an_error_of_the_machine_is_raised(error):
     assert ahead.get(0).samples.tolist() == [0, 1, 2, 3]
     with pytest.raises(type(error(b"x"))):
         ahead.get(1)
-    assert not ahead.replacement.found
+    assert not ahead.loading.substitute.found
     ahead.close()
 
 
@@ -132,7 +132,7 @@ def test_of_a_store_only_a_missing_object_counts(number, counts):
     ahead, _ = prefetcher(os_error(number), {5}, catalog=catalog)
     if counts:
         assert epoch(ahead)[5] == instead(5, {5})
-        assert ahead.replacement.found == [(5, "s3://bucket/5", "why")]
+        assert ahead.loading.substitute.found == [(5, "s3://bucket/5", "why")]
     else:
         with pytest.raises(OSError, match="why"):
             ahead.get(1)
@@ -241,7 +241,7 @@ def test_a_batch_that_fails_without_a_culprit_is_read_once_more():
     fails = itertools.repeat(True)
     with pytest.raises(OSError, match="for once"):
         ahead.get(1)
-    assert not ahead.replacement.found
+    assert not ahead.loading.substitute.found
     ahead.close()
 
 
@@ -301,7 +301,7 @@ def test_samples_that_are_checked_and_not_replaced_are_errors():
         ahead.get(0)
         if on_error.replace:
             assert epoch(ahead)[7] == instead(7, {7})
-            assert ahead.replacement.found[0][2] == "path/7 is wrong"
+            assert ahead.loading.substitute.found[0][2] == "path/7 is wrong"
         else:
             with pytest.raises(RecordError, match=r"'path/7': path/7 is wrong"):
                 ahead.get(1)

@@ -1,17 +1,57 @@
-"""The slot for the handling of bad samples, with none in it: they are errors."""
+"""The slots of a reader, with the least in them that works: no observer, no substitutes.
 
-from collections.abc import Callable, Mapping, Sequence
+A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`. The slot
+for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.format import Format
+from ..contract.reader import Reader
 from ..contract.views import Contents
 
 _T = TypeVar("_T")
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, from which the replacement of a sample is chosen."""
+
+
+class Observer:
+    """Sees what a reader does; this one sees nothing. `observing` has the one that users get.
+
+    An observer must not refer to the reader's stream, which would then never be collected.
+    """
+
+    def opening(self) -> AbstractContextManager[object]:
+        """The calling thread opens the reader in the block."""
+        return nullcontext()
+
+    def begin(self, reader: Reader, depth: int, bad: Sized) -> None:
+        """The reader begins to read, `depth` batches ahead; `bad` are its bad samples."""
+
+    def be_lane(self, lane: int) -> None:
+        """The calling thread is this lane of the reader from now on."""
+
+    def ask(self, index: int) -> None:
+        """The calling thread asks for a batch, and waits for it until `answer()`."""
+
+    def answer(self) -> None:
+        """The batch is there, or an error."""
+
+    def count(self, ready: int, nbytes: int) -> None:
+        """A batch of `nbytes` was given when `ready` batches had been read ahead."""
+
+    def end(self) -> None:
+        """The reader reads no more. May be called twice."""
+
+    def forget(self) -> None:
+        """The reader is closed. May be called twice."""
 
 
 class Substitute:
