@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from dali_storage import BackendUnavailable
+from dali_storage.observing import observer
 from dali_storage.observing.activity import Activities
 from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tally, metrics
 from dali_storage.order import Order, OrderOptions
@@ -35,7 +35,7 @@ def waited(monkeypatch):
         take(done)
 
     monkeypatch.setattr(prefetch, "take", wait)
-    monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(observer, "perf_counter", lambda: now[0])
     return waited
 
 
