@@ -70,10 +70,10 @@ def discover(
     file_list: PathLike | None = None,
     **filters: Unpack[Filters],
 ) -> Catalog:
-    """Find the samples of a directory, of lists, or without these of `known()`, see `finding.find`.
+    """Find the samples of lists, or without lists of `known()`; see `finding.find`.
 
     Raises:
-        ValueError: the arguments exclude each other, or none of the three is given.
+        ValueError: the arguments exclude each other, or there are no samples to find.
         ValueError, OSError, TypeError: as from_files(), from_file_list() or from_tree().
     """
     if files is not None and file_list is not None:
@@ -81,8 +81,7 @@ def discover(
     if labels is not None and files is None:
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
-        tree = known() if file_root is None else Directory(file_root)
-        if tree is None:
+        if (tree := known()) is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)
     chosen_by(**filters)  # DALI does not use them here, but checks them

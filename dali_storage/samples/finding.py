@@ -11,7 +11,7 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote, require_public, scheme
 from ..contract.options import dali_flag
-from .discovery import Filters, chosen_by, discover, file_filters_of
+from .discovery import Directory, Filters, chosen_by, discover, file_filters_of, from_tree
 from .index_file import CatalogFile
 from .listing import choose_samples, select
 from .locations import is_index, local_path, location
@@ -39,6 +39,7 @@ def find(
             return from_index(root, **filters)
         if scheme(path_bytes("file_root", root)):
             return from_store(remote, root, **filters)
+        return from_tree(Directory(root), **filters)
     return discover(known, **arguments)
 
 

@@ -25,6 +25,7 @@ from dali_storage.reading import source
 from dali_storage.reading.position import Position
 from dali_storage.reading.source import BatchStream
 from dali_storage.samples import discovery
+from dali_storage.saving import positions
 from tests.kit.devices import disk
 from tests.kit.layouts import make_map
 
@@ -129,8 +130,8 @@ def options(**changes):
     """Our reader is given another order."""
 
     def change(self, **settings):
-        made = {name: value(getattr(self._order, name)) for name, value in changes.items()}
-        self._order = dataclasses.replace(self._order, **made)
+        made = {name: value(getattr(self.options, name)) for name, value in changes.items()}
+        self.options = dataclasses.replace(self.options, **made)
         return settings
 
     return (
@@ -253,7 +254,7 @@ FAULTS = {
         "RuntimeError: x",
     ),
     "wrong bytes after a resume": (
-        (BatchStream, "resume", after(blank_when_resumed)),
+        (positions, "resume", after(blank_when_resumed)),
         "has the CRC-32",
     ),
     "a state that is right on the first rank only": (
