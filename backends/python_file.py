@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..contract._types import IntArray, address_of
-from ..contract.activity import blame, enter
+from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
@@ -183,6 +183,4 @@ class PythonFileReader(Reader):
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
-            if reads.last is not None:
-                blame(partial(self._files.name, int(samples[reads.last])))
             return reads.got

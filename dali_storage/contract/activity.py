@@ -24,10 +24,9 @@ _WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is 
 
 
 class _Mine(threading.local):
-    """The activity of each thread, and the read that ended last."""
+    """The activity of each thread."""
 
     activity: Activity | None = None
-    arrived: int | None = None
 
 
 _mine = _Mine()
@@ -55,23 +54,6 @@ def note(describe: Describe | None) -> Describe | None:
     return before
 
 
-def blame(describe: Describe) -> None:
-    """Set the function that names the last arrived sample of the batch."""
-    if (activity := _mine.activity) is not None:
-        activity.last = describe
-
-
-def arrived(read: int) -> None:
-    """Record the number of the read that ended last; called by an engine of reads."""
-    _mine.arrived = read
-
-
-def last_arrived() -> int | None:
-    """Return and forget the number of the read that ended last; None if unknown."""
-    read, _mine.arrived = _mine.arrived, None
-    return read
-
-
 def begin(batch: int) -> None:
     """Begin a batch; called by a lane."""
     if (activity := _mine.activity) is not None:
@@ -86,12 +68,12 @@ def leave() -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlowBatch:
-    """A slow sample or batch.
+    """A slow batch.
 
     Attributes:
         seconds: the time of its longest stage.
         stage: this stage.
-        name: the last sample to arrive, or else the first sample and the number of the others.
+        name: the first sample and the number of the others.
     """
 
     seconds: float
@@ -108,7 +90,6 @@ class Activity:
         batch: the number of the batch under way; None if there is none.
         log: the stages of this batch until now, each with `time.monotonic_ns()` of its beginning.
         described_by: describes the work; see `describe()`.
-        last: names the sample whose bytes arrived last.
         slow: the batches that took longest, a heap.
     """
 
@@ -119,7 +100,6 @@ class Activity:
         self.batch: int | None = None
         self.log: Log = make_log()
         self.described_by: Describe | None = None
-        self.last: Describe | None = None
         self.slow: list[SlowBatch] = []
         self._times = times
         self._number = number
@@ -153,7 +133,7 @@ class Activity:
 
     def leave(self, waited: float | None = None) -> None:
         """End the batch, and count the time of each stage. `waited`: the seconds of "waiting"."""
-        now, describe = monotonic_ns(), self.last or self.described_by
+        now, describe = monotonic_ns(), self.described_by
         sums: dict[str, int] = {}
         for stage, began in reversed(self.log):
             if stage != "waiting":  # other stages may be part of it
@@ -176,7 +156,7 @@ class Activity:
     def _end(self) -> None:
         self.batch = None
         self.log.clear()
-        self.described_by = self.last = None
+        self.described_by = None
 
 
 class Activities:
