@@ -3,23 +3,20 @@
     python benchmark.py demo
     python benchmark.py compare --datadir DIR --verify
     python benchmark.py objects --datadir DIR --url s3://bucket/prefix --verify
-    python benchmark.py readers --datadir DIR --verify
-    python benchmark.py loaders --datadir DIR --set imagenet-train
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 
-Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file or torchvision; 2 for
+Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file; 2 for
 bad input; 130 after Ctrl-C, with the figures until then.
 """
 
 import sys
 from collections.abc import Sequence
 
-_BENCH, _TORCH = "pip install 'dali-storage[bench]'", "pip install 'dali-storage[examples]'"
+_BENCH = "pip install 'dali-storage[bench]'"
 _REMEDIES = {
     "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
     "numpy": "pip install numpy",
     **dict.fromkeys(("rich", "matplotlib", "PIL", "google_crc32c"), _BENCH),
-    **dict.fromkeys(("torch", "torchvision"), _TORCH),
 }
 
 

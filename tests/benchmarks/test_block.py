@@ -89,15 +89,6 @@ def test_block_reads_containers_by_a_map_made_for_the_run(disk, bench):
     assert [leg for leg in legs if f"verifying {leg}: the same as the files" in done.err] == legs
 
 
-@pytest.mark.long
-def test_block_reads_cifar_by_a_map_made_for_the_run(disk, bench):
-    options = ("--datadir", disk.mount / "cifar", "--batchsize", 32, "--rounds", 1, "--batches", 1)
-    done = bench("loaders", "--set", "cifar10", *options, "--workers", 0, "--legs", "block")
-    assert done.status == 0
-    assert "comparing block with torchvision: the same" in done.err
-    assert "round 1/1 block: " in done.err
-
-
 def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     bmap, copy, above = (tmp_path / name for name in ("b.json", "copy.img", "above"))
     with devices.disk(tmp_path, size=64 << 20) as made:

@@ -99,7 +99,6 @@ def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data):
     assert names == {name: int(name.removeprefix("dali-s3-")) if "dali" in name else 1
                      for name in names}  # fmt: skip
     with PYTHON_FILE.build(prepare(data, threads=3), False) as stream:
-        assert stream.pipe is not None
         assert stream.pipe.num_threads == 3
 
 
@@ -120,7 +119,7 @@ def test_the_report_says_where_the_buffers_are(data, capsys):
     results = {name: Result(name, memory=memory) for name, memory in kinds.items()}
     for device_id, shown in ((0, True), (None, False)):
         made = prepare(data, device_id=device_id)
-        compared = report.Comparison([], made, None, "", "")
+        compared = report.Comparison([], made, "", "")
         report.show_table(results, environment.describe(made), compared)
         expected = "buffers: python-file pinned, xnvme-gds gpu; pinned is page-locked\n"
         assert (expected in capsys.readouterr().out) == shown
