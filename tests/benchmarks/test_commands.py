@@ -11,21 +11,10 @@ import pytest
 from benchmarks import legs, workload
 from benchmarks.legs import CONTAINER_LEGS, LEGS
 from benchmarks.workload import Settings
-from tests.kit import tiers
 from tests.kit.paths import ROOT
 from tests.kit.pictures import IMAGES
 from tests.kit.process import started
 
-SOME_CONTAINERS = [  # the others begin with make test-all
-    *(
-        "dali-webdataset",
-        "webdataset",
-        "webdataset-mmap",
-        "webdataset-memory",
-        "webdataset-samples",
-    ),
-    *("dali-tfrecord", "tfrecord", "tfrecord-mmap", "records", "records-memory"),
-]
 FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
 
 
@@ -121,17 +110,16 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(broken, said
 @pytest.mark.parametrize("seed", [(), ("--seed", 7)])
 @pytest.mark.long
 def test_containers_measures_every_leg(seed, data, contents, bench):
-    names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)
-    done = bench("containers", "--datadir", data, *options, "--legs", ",".join(names))
-    legs, sizes = ran(done, names, ": the same as the files", 25, 5), [*map(len, contents)]
-    for name in {*names} - {*legs}:
+    done = bench("containers", "--datadir", data, *options)
+    legs, sizes = ran(done, CONTAINERS, ": the same as the files", 25, 5), [*map(len, contents)]
+    for name in {*CONTAINERS} - {*legs}:
         about_seed = "without --seed nothing is shuffled" in done.kept["legs"][name]["skipped"]
         assert about_seed == (not seed and name.endswith("-samples"))
     for leg in legs.values():
         assert 0 <= leg["rounds"][0]["bytes"] - sum(sizes) <= max(sizes)
-    assert {name for name in names if name.startswith("dali-")} <= {*legs}
-    assert {name for name in SOME_CONTAINERS if not name.endswith("-samples")} <= {*legs}
+    assert {name for name in CONTAINERS if name.startswith("dali-")} <= {*legs}
+    assert {"webdataset", "webdataset-mmap", "tfrecord", "records-memory"} <= {*legs}
 
 
 def test_a_leg_that_cannot_run_is_listed_with_its_reason(data, monkeypatch, bench):
