@@ -17,7 +17,7 @@ from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
-from ..contract.stages import blame, enter
+from ..contract.stages import enter
 from ..contract.views import Views
 from ..runtime.processors import processors
 from .files.mapped import MappedFiles
@@ -183,6 +183,4 @@ class PythonFileReader(Reader):
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
-            if reads.last is not None:
-                blame(partial(self._files.name, int(samples[reads.last])))
             return reads.got

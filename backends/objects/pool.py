@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ...contract.stages import blame, note
+from ...contract.stages import note
 from ...runtime.histogram import Times
 from ...runtime.profiling import show_name
 from ...runtime.waiting import take
@@ -73,7 +73,6 @@ class Call(Generic[Item, Answer]):
     failed: dict[int, BaseException] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)  # times of libcurl's first requests
     kept: list[Any] = field(default_factory=list)  # memory read by libcurl
-    last: int = -1  # the position of the last answer
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
         """Hand over an answer, unless another request was faster or none is needed."""
@@ -147,7 +146,7 @@ class RequestPool:
         `ask` is called in other threads, and may still be running when `run()` returns or raises.
         `take` gets the position of an item and its answer. `explain` gets the position of the
         first failed item, in their order, and its error, and returns the error to raise. `describe`
-        names an item in statistics and reports.
+        names an item in reports.
 
         Raises:
             OSError: the pool is closed (ECANCELED), or libcurl's thread has failed (EIO).
@@ -162,8 +161,6 @@ class RequestPool:
                 self._queue.put((call, position))
             self._start_threads(self.few)
             failed = self._collect(call, take)
-            if describe and items:
-                blame(partial(describe, items[call.last]))
         finally:
             call.pending.clear()  # the rest is not requested any more
             if describe:
@@ -239,7 +236,6 @@ class RequestPool:
                 raise self.refusal() from self.cause
             while call.answers:
                 position, answer = call.answers.popleft()
-                call.last = position
                 flight = call.flying.get(position)
                 if self._curl and flight is not None and flight is answer:
                     waiting -= self._curl.settle(call, flight)

@@ -21,18 +21,14 @@ class Watch(Protocol):
     def note(self, describe: Describe | None) -> Describe | None:
         """See `note()`."""
 
-    def blame(self, describe: Describe) -> None:
-        """See `blame()`."""
-
     def leave(self) -> None:
         """See `leave()`."""
 
 
 class _Mine(threading.local):
-    """The observer of each thread, and the read that ended last."""
+    """The observer of each thread."""
 
     watch: Watch | None = None
-    arrived: int | None = None
 
 
 _mine = _Mine()
@@ -69,24 +65,7 @@ def note(describe: Describe | None) -> Describe | None:
     return None if (watch := _mine.watch) is None else watch.note(describe)
 
 
-def blame(describe: Describe) -> None:
-    """Set the function that names the last arrived sample of the batch."""
-    if (watch := _mine.watch) is not None:
-        watch.blame(describe)
-
-
 def leave() -> None:
     """End the batch, after an error too; called by a lane."""
     if (watch := _mine.watch) is not None:
         watch.leave()
-
-
-def arrived(read: int) -> None:
-    """Record the number of the read that ended last; called by an engine of reads."""
-    _mine.arrived = read
-
-
-def last_arrived() -> int | None:
-    """Return and forget the number of the read that ended last; None if unknown."""
-    read, _mine.arrived = _mine.arrived, None
-    return read

@@ -22,12 +22,12 @@ _WAITS = frozenset({"queued", "waiting"})  # for other threads, so no sample is 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlowBatch:
-    """A slow sample or batch.
+    """A slow batch.
 
     Attributes:
         seconds: the time of its longest stage.
         stage: this stage.
-        name: the last sample to arrive, or else the first sample and the number of the others.
+        name: the first sample and the number of the others.
     """
 
     seconds: float
@@ -44,7 +44,6 @@ class Activity:
         batch: the number of the batch under way; None if there is none.
         log: the stages of this batch until now, each with `time.monotonic_ns()` of its beginning.
         described_by: describes the work; see `describe()`.
-        last: names the sample whose bytes arrived last.
         slow: the batches that took longest, a heap.
     """
 
@@ -55,7 +54,6 @@ class Activity:
         self.batch: int | None = None
         self.log: Log = make_log()
         self.described_by: Describe | None = None
-        self.last: Describe | None = None
         self.slow: list[SlowBatch] = []
         self._times = times
         self._number = number
@@ -97,13 +95,9 @@ class Activity:
         before, self.described_by = self.described_by, describe
         return before
 
-    def blame(self, describe: Describe) -> None:
-        """Set the function that names the last arrived sample."""
-        self.last = describe
-
     def leave(self, waited: float | None = None) -> None:
         """End the batch, and count the time of each stage. `waited`: the seconds of "waiting"."""
-        now, describe = monotonic_ns(), self.last or self.described_by
+        now, describe = monotonic_ns(), self.described_by
         sums: dict[str, int] = {}
         for stage, began in reversed(self.log):
             if stage != "waiting":  # other stages may be part of it
@@ -126,7 +120,7 @@ class Activity:
     def _end(self) -> None:
         self.batch = None
         self.log.clear()
-        self.described_by = self.last = None
+        self.described_by = None
 
 
 class Activities:

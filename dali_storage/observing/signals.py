@@ -21,9 +21,9 @@ def report() -> str:
     """The present activity of each thread of each open reader of this process, as text.
 
     A paragraph for each reader has its statistics, and a line for each thread at work: the stage
-    and its beginning, the batch, and the file, extent or object; the thread's state, system call
-    and wait channel in the kernel; file system and server of the mount. Takes no lock, opens no
-    file of the user, and may be called in any thread.
+    and its beginning, the batch, and the file, extent or object; the thread's state and wait
+    channel in the kernel; file system and server of the mount. Takes no lock, opens no file of the
+    user, and may be called in any thread.
     """
     return stalls.WATCHDOG.report()
 

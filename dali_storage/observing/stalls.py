@@ -217,13 +217,10 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     parts += [about] if about else []
     if thread is None or thread == threading.get_native_id():
         return ", ".join(parts)
-    seen = thread_state(thread)
-    path = seen.path or b""
-    call = f"{seen.call} of {os.fsdecode(path)}" if path else seen.call
-    kernel = f"thread {thread} {seen.state}, call {call}, wait channel {seen.wait_channel}"
     # Of several files, the first one is described: they are on one mount in most cases.
     name = re.sub(r"( and \d+ more)?(, [^,/]+)?$", "", about)
-    mount = mount_of(path if path.startswith(b"/") else os.fsencode(name))
+    mount = mount_of(os.fsencode(name))
+    kernel = f"thread {thread} {thread_state(thread)}"
     return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
 
 

@@ -1,13 +1,12 @@
 """A thread that hangs and its mount as /proc tells them, and what is said where it does not."""
 
 import os
-import platform
+import re
 import threading
 
 import pytest
 
-from dali_storage.observing import kernel
-from dali_storage.observing.kernel import UNKNOWN, Mounted, ThreadState, mount_of, thread_state
+from dali_storage.observing.kernel import Mounted, mount_of, thread_state
 from tests.kit.process import SECONDS, wait_until
 
 MOUNTS = rb"""
@@ -46,52 +45,32 @@ def test_the_mount_of_a_file_is_the_kernels(tmp_path):
     assert os.stat(mount.point).st_dev == os.stat(tmp_path).st_dev
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="other system calls")
-@pytest.mark.parametrize("relative", [False, True])
-def test_a_thread_that_opens_a_file_is_seen_with_the_file(tmp_path, monkeypatch, relative):
-    """To open a pipe blocks, until somebody writes to it."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / ("pipe \xe9 " + "x" * 200)
-    os.mkfifo(path)
-    opened = path.name if relative else path
-
-    def read():
-        with open(opened, "rb") as pipe:
-            pipe.read()
-
-    thread = threading.Thread(target=read)
+def test_a_thread_that_waits_sleeps():
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait)
     thread.start()
-    wait_until(lambda: thread_state(thread.native_id).path == os.fsencode(path))
-    seen = thread_state(thread.native_id)
-    with open(path, "wb") as pipe:
-        assert (seen.state, seen.call) == ("S (sleeping)", "openat")
-        # It now waits for bytes.
-        wait_until(lambda: thread_state(thread.native_id).call == "read")
-        assert thread_state(thread.native_id).path == os.fsencode(path)
-        pipe.write(b"x")
+    wait_until(lambda: re.fullmatch(r"S \(sleeping\), wait channel \S+", of(thread)))
+    go.set()
     thread.join(SECONDS)
 
 
-def test_of_a_thread_that_has_ended_and_without_proc_nothing_is_known(tmp_path, monkeypatch):
+def of(thread):
+    return thread_state(thread.native_id)
+
+
+def test_of_a_thread_that_has_ended_and_without_proc_nothing_is_known(tmp_path):
     thread = threading.Thread()
     thread.start()
     thread.join(SECONDS)
-    nothing = ThreadState(UNKNOWN, UNKNOWN, UNKNOWN, None)
-    wait_until(lambda: thread_state(thread.native_id) == nothing)  # join() is earlier than its end
+    nothing = "unknown, wait channel unknown"
+    wait_until(lambda: of(thread) == nothing)  # join() is earlier than its end
     assert thread_state(threading.get_native_id(), str(tmp_path)) == nothing
     assert mount_of(b"/x", b"") is None
 
 
-@pytest.mark.parametrize("told", ["running", "-1 0x7f00 0x7f01", "9999 0x0", "17 0xffff", "257 x"])
-def test_a_call_without_a_file_has_none(tmp_path, monkeypatch, told):
-    """`told`: by /proc; a page fault, an unknown call, a descriptor that is closed, and so on."""
+def test_a_state_is_that_behind_the_name_of_the_thread(tmp_path):
     task = tmp_path / "task" / "1"
     task.mkdir(parents=True)
-    (task / "stat").write_text("1 (a) R) S 0 0")
-    (task / "wchan").write_text("0")
-    (task / "syscall").write_text(told)
-    monkeypatch.setattr(kernel, "_BY_NUMBER", {17: ("pread64", "fd"), 257: ("openat", "at")})
-    calls = {"running": "none (running)", "-1": "none (a page fault)", "9999": "system call 9999"}
-    calls |= {"17": "pread64", "257": "none (running)"}
-    expected = ThreadState("S (sleeping)", "0", calls[told.split()[0]], None)
-    assert thread_state(1, str(tmp_path)) == expected
+    (task / "stat").write_text("1 (a) R) D 0 0")
+    (task / "wchan").write_text("folio_wait")
+    assert thread_state(1, str(tmp_path)) == "D (uninterruptible), wait channel folio_wait"

@@ -36,8 +36,8 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
 
     The files are read when a pipeline is built. By default they stay in memory, 154 or 31 MB for
     each pipeline; batches are copied from memory, and later changes of the files go unnoticed. Any
-    other backend reads the images of a batch from the files. No function named in a pickle is
-    called, so the files cannot run code.
+    other backend reads the images of a batch from the files. A pickle may name
+    nothing but the functions of NumPy that make arrays of bytes, so the files cannot run code.
 
     Args:
         root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or the directory above.
