@@ -22,12 +22,14 @@ from ..contract.errors import (
     StaleMapError,
     named,
 )
-from ..contract.format import Format
+from ..contract.format import Format, Wanted
 from ..contract.objects import full_path, scheme
-from ..contract.stages import enter
-from ..contract.views import Contents
+from ..contract.stages import enter, leave
+from ..contract.views import Contents, Views
 from ..order.sampling.permutation import hashed
-from ..reading.slots import Members, Substitute
+from ..reading.loading import LoadedBatch, Loading
+from ..reading.opening import Members
+from ..reading.slots import Substitute
 
 _OF_A_FILE = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR),
@@ -61,14 +63,14 @@ class OnError:
     record: str = ""
     seed: int = 0
 
-    def substitute(self, catalog: Catalog, members: Members) -> Substitute:
+    def loading(self, catalog: Catalog, members: Members | None) -> Callable[..., Loading]:
         """See `Handling`.
 
         Raises:
             OSError: the record cannot be written.
         """
         kind = Replacement if self.replace else Checked
-        return kind(catalog, self, members)
+        return partial(Substituting, kind(catalog, self, members))
 
 
 class Checked(Substitute):
@@ -79,8 +81,12 @@ class Checked(Substitute):
         self._catalog, self._on_error = catalog, on_error
         self._members = members or (lambda index: range(catalog.delivered))
 
+    def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
+        """Call `read` for `samples`; return the result."""
+        return read(samples)
+
     def check(self, fmt: Format, samples: IntArray, outputs: Sequence[Contents]) -> None:
-        """See `Substitute`; raises `RecordError` at the first sample whose bytes are bad."""
+        """Raise `RecordError` at the first sample of a batch whose bytes are bad."""
         if self._on_error.broken is not None:
             enter("checking")
             require_whole(self._catalog, fmt, samples, outputs, self._on_error.broken)
@@ -215,6 +221,30 @@ class Replacement(Checked):
         path = self._on_error.record
         with named(os.fsencode(path)), open(path, "ab", 0) as file:
             file.write(line)
+
+
+class Substituting(Loading):
+    """Reads batches with other samples in place of bad ones."""
+
+    substitute: Checked
+
+    def __init__(self, substitute: Checked, *arguments: Any, **named: Any) -> None:
+        """See `Loading` for the other arguments."""
+        super().__init__(*arguments, **named)
+        self.substitute = substitute
+
+    def load(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """See `Loading`."""
+        try:
+            return self.substitute.read(samples, partial(self.read, lane=lane))
+        finally:
+            leave()  # before anybody gets the batch and asks for the statistics
+
+    def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
+        """See `Loading`."""
+        found = super().outputs(samples, views, wanted)
+        self.substitute.check(self._format, samples, found)
+        return found
 
 
 def culprits(

@@ -67,18 +67,15 @@ class Observed(Observer):
         self._asker.begin(index)
         self._asker.enter("waiting")
 
-    def answer(self) -> None:
+    def answer(self, ready: int, nbytes: int | None) -> None:
         """See `Observer`."""
         assert self.tally is not None
         waited = perf_counter() - self._asked
         self.tally.waited += waited
         self._asker.release()
         self._asker.leave(waited)
-
-    def count(self, ready: int, nbytes: int) -> None:
-        """See `Observer`."""
-        assert self.tally is not None
-        self.tally.count(ready, nbytes)
+        if nbytes is not None:
+            self.tally.count(ready, nbytes)
 
     def end(self) -> None:
         """See `Observer`."""

@@ -14,7 +14,7 @@ import numpy as np
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
-from ..contract.format import Format
+from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
 from ..contract.stages import enter, leave, note
 from ..contract.views import Contents, Views, copied
@@ -45,8 +45,10 @@ class Loading:
 
     Attributes:
         reader: the backend.
-        substitute: the handling of bad samples.
+        substitute: the handling of bad samples; a subclass does as it says.
     """
+
+    substitute = Substitute()
 
     def __init__(
         self,
@@ -55,7 +57,6 @@ class Loading:
         fmt: Format | None = None,
         pool: BufferPool | None = None,
         views: Collection[int] = (),
-        substitute: Substitute | None = None,
     ) -> None:
         """`pool` has the memory, by default from `reader.allocate()`.
 
@@ -67,7 +68,6 @@ class Loading:
         self._format = fmt or Format()
         self._pool = pool or BufferPool(reader.allocate)
         self._views = views if reader.has_views else ()
-        self.substitute = substitute or Substitute()
 
     @property
     def has_views(self) -> bool:
@@ -75,9 +75,9 @@ class Loading:
         return bool(self._views)
 
     def load(self, samples: IntArray, lane: int) -> LoadedBatch:
-        """Read a batch in a lane, with other samples in place of bad ones."""
+        """Read a batch in a lane."""
         try:
-            return self.substitute.read(samples, partial(self.read, lane=lane))
+            return self.read(samples, lane)
         finally:
             leave()  # before anybody gets the batch and asks for the statistics
 
@@ -100,16 +100,18 @@ class Loading:
             batch = read_batch(self.reader, self._catalog, pieces, lease, lane, wanted)
             views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
-        if wanted is not None and views.sizes is wanted.sizes:
-            outputs = wanted.decode(views)
-        else:
-            outputs = self._format.decode(self._catalog, samples, views)
-        self.substitute.check(self._format, samples, outputs)
+        outputs = self.outputs(samples, views, wanted)
         if own is not None:
             enter("copying")
             numbered = enumerate(outputs)
             outputs = [it if n in self._views else copied(it) for n, it in numbered]
         return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+
+    def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
+        """Return the outputs of the format."""
+        if wanted is not None and views.sizes is wanted.sizes:
+            return wanted.decode(views)
+        return self._format.decode(self._catalog, samples, views)
 
     def close(self) -> None:
         """Close the reader and free its buffers."""

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote
@@ -15,7 +16,26 @@ from ..contract.reader import Reader
 from ..contract.stages import enter, note
 from ..order import OrderOptions
 from ..order.ordering import Ordering
-from .slots import Handling, Observer
+from .loading import Loading
+from .slots import Observer
+
+Members: TypeAlias = Callable[[int], "IntArray | range"]
+"""The delivered samples, ascending, from which the replacement of a sample is chosen."""
+
+
+class Handling(Protocol):
+    """The wishes of a user about bad samples, see `bad_samples.replacement.OnError`.
+
+    Attributes:
+        replace: True if another sample is delivered in place of a bad one.
+    """
+
+    @property
+    def replace(self) -> bool:
+        """See above."""
+
+    def loading(self, catalog: Catalog, members: Members) -> Callable[..., Loading]:
+        """Return the subclass of `Loading` that handles the bad samples of a catalog."""
 
 
 class Opened(NamedTuple):

@@ -86,12 +86,12 @@ class Prefetcher:
             return self._read_only(self._substitute.only)
         hot = None if index in self._ahead else self._hot_samples(index)
         ready = self._submit_ahead(index, successor) if hot is None else self._depth
+        batch = None
         try:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
         finally:
-            self.observer.answer()
-        self.observer.count(ready, batch.nbytes)
+            self.observer.answer(ready, batch and batch.nbytes)
         return batch
 
     def _awaited(self, index: int) -> LoadedBatch:

@@ -6,20 +6,12 @@ for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sized
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Protocol, TypeAlias, TypeVar
+from typing import ClassVar
 
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
-from ..contract.format import Format
 from ..contract.reader import Reader
-from ..contract.views import Contents
-
-_T = TypeVar("_T")
-
-Members: TypeAlias = Callable[[int], "IntArray | range"]
-"""The delivered samples, ascending, from which the replacement of a sample is chosen."""
 
 
 class Observer:
@@ -41,11 +33,8 @@ class Observer:
     def ask(self, index: int) -> None:
         """The calling thread asks for a batch, and waits for it until `answer()`."""
 
-    def answer(self) -> None:
-        """The batch is there, or an error."""
-
-    def count(self, ready: int, nbytes: int) -> None:
-        """A batch of `nbytes` was given when `ready` batches had been read ahead."""
+    def answer(self, ready: int, nbytes: int | None) -> None:
+        """A batch of `nbytes` is there, or None for an error; `ready` had been read when asked."""
 
     def end(self) -> None:
         """The reader reads no more. May be called twice."""
@@ -72,10 +61,6 @@ class Substitute:
         """Index, path and reason of the bad samples."""
         return []
 
-    def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
-        """Call `read` for `samples`, with others in place of bad ones; return the result."""
-        return read(samples)
-
     def chosen(self, samples: IntArray) -> IntArray:
         """Return `samples`, or a copy with other samples in place of known bad ones."""
         return samples
@@ -84,24 +69,6 @@ class Substitute:
         """Note bad samples and their errors, which the caller has found."""
         raise next(iter(found.values()))
 
-    def check(self, fmt: Format, samples: IntArray, outputs: Sequence[Contents]) -> None:
-        """Raise an error of a sample if the outputs of a batch are bad."""
-
     def handles(self, error: Exception) -> bool:
         """Return True if another sample may be delivered after this error."""
         return False
-
-
-class Handling(Protocol):
-    """The wishes of a user about bad samples, see `bad_samples.replacement.OnError`.
-
-    Attributes:
-        replace: True if another sample is delivered in place of a bad one.
-    """
-
-    @property
-    def replace(self) -> bool:
-        """See above."""
-
-    def substitute(self, catalog: Catalog, members: Members) -> Substitute:
-        """Make what handles the bad samples of a catalog."""

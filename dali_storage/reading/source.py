@@ -172,9 +172,10 @@ class BatchStream:
         if reader.has_views and (why := pool.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
             views = ()
-        if (on_error := self.opening.on_error) is not None:
-            self.substitute = on_error.substitute(catalog, ordering.members)
-        loading = Loading(catalog, reader, self.fmt, pool.buffers, views, self.substitute)
+        on_error = self.opening.on_error
+        kind = Loading if on_error is None else on_error.loading(catalog, ordering.members)
+        loading = kind(catalog, reader, self.fmt, pool.buffers, views)
+        self.substitute = loading.substitute
         self._prefetcher = Prefetcher(
             loading,
             self.batches(),

@@ -19,7 +19,7 @@ def reading_ahead(
     name="Reader",
     **options,
 ):
-    substitute = on_error and on_error.substitute(catalog, members)
-    loading = Loading(catalog, reader, fmt, pool, views, substitute)
+    kind = on_error.loading(catalog, members) if on_error else Loading
+    loading = kind(catalog, reader, fmt, pool, views)
     observer = Observed(name, name)
     return Prefetcher(loading, order, depth, observer=observer, name=name, **options)
