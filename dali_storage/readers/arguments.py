@@ -45,6 +45,7 @@ class ReadingArguments(TypedDict, total=False):
     shard_id: int | None
     shuffle_after_epoch: bool | None
     shuffle_after_epoch_seed: int | None
+    source_info: bool | None
     stall_after: float | None
     stick_to_shard: bool | None
     backend: str | type[Reader] | None
@@ -92,6 +93,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
+    "source_info": None,
     "stall_after": 60.0,
     "tensor_init_bytes": 1 << 20,
 }
@@ -177,7 +179,7 @@ def prepare(
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    pinned = arguments.get("pinned")
+    pinned, source_info = arguments.get("pinned"), arguments["source_info"]
     return Opening(
         find=find,
         reader=reader,
@@ -196,6 +198,7 @@ def prepare(
         resume=arguments.get("resume"),
         stall_after=stall_seconds(arguments["stall_after"]),
         names=names,
+        source_info=None if source_info is None else dali_flag("source_info", source_info),
         stream=stream,
         on_error=bad_sample_options(arguments, device or "cpu"),
     )

@@ -36,9 +36,9 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
     `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples`,
-    `stall_after` and `exclude`. For every argument but `stall_after`, None means its default. As in
-    DALI, integers and labels are converted by `int()`: text is parsed, and fractions are truncated
-    (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
+    `source_info`, `stall_after` and `exclude`. For every argument but `stall_after`, None means its
+    default. As in DALI, integers and labels are converted by `int()`: text is parsed, and fractions
+    are truncated (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
 
     The samples are the files in the class directories of `file_root`, or the files named by `files`
     or `file_list`. Without any of the three, the backend must know its samples, as backends with an
@@ -104,6 +104,10 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             given as well.
         shuffle_after_epoch_seed: the seed of `shuffle_after_epoch`; 524287 by default.
         skip_cached_images: must be False; the cache of DALI's image decoder is not accessible.
+        source_info: name the samples in DALI's property `source_info`, which costs 0.5 us per
+            sample. None: in outputs on the way to `fn.get_property(key="source_info")`, if DALI
+            permits it. True: in all outputs, also for `pipe.run()[0][0].source_info()`, and for the
+            errors of image decoders before DALI 2.2; or raise. False: never.
         stall_after: seconds. A thread of the reader that is in one stage, such as reading, for
             longer is a warning of the logger `dali_storage`, with the reader's lines of
             `dali_storage.report()`; again after 2, 4 and 8 times as long. None: no warnings.
@@ -187,15 +191,15 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
           drops a batch of every other source in the pipeline, such as fn.external_source: with such
           a source, every further call raises RuntimeError.
         * BackendUnavailable, MemoryError: the buffers cannot be page-locked, with pinned=True or
-          after the first; or a GPU has not enough memory.
+          after the first; or a GPU has not enough memory; or source_info=True does not work here.
         * ValueError: the restored checkpoint, or `resume`, is of another data set, order or seed;
           or the checkpoint is of another shard, number of shards or batch size.
         * RuntimeError: the pipeline runs in a fork of the process that opened the reader, is
           serialized, or has two readers with one name.
 
-    `fn.get_property(data, key="source_info")` is empty: in DALI, Python sources cannot set the
-    property. With `return_index`, `readers.catalog(pipe, name).path(index)` is the path of a
-    sample.
+    `fn.get_property(data, key="source_info")` is the name of a sample, relative to `file_root`, as
+    in DALI. With device="gpu" it is empty. With `return_index`,
+    `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
     arguments = complete(file, given)
     return add_reader(opening=prepare_file(arguments), **in_graph(arguments))

@@ -37,6 +37,7 @@ class Opening:
         on_error: the handling of bad samples.
         stall_after: the option of `readers.file`.
         names: paths and URLs by which the user named the samples, for reports.
+        source_info: the option of `readers.file`.
         stream: makes the stream of samples to be dealt out to the ranks; `order` then has the
             shards and the seed. None: the order is DALI's.
     """
@@ -55,6 +56,7 @@ class Opening:
     on_error: OnError = field(default_factory=OnError)
     stall_after: float | None = None
     names: Sequence[bytes] = ()
+    source_info: bool | None = None
     stream: Callable[[Catalog], SampleStream] | None = None
 
     def open(self) -> tuple[Catalog, Reader, SampleStream | None]:

@@ -267,14 +267,3 @@ def test_operators_without_a_seed_get_other_seeds_than_behind_dalis_reader(root)
 
     assert drawn(readers) != drawn(fn.readers)
     assert drawn(readers, seed=3) == drawn(fn.readers, seed=3)
-
-
-def test_source_info_is_empty(root):
-    def info(module):
-        def define():
-            return [fn.get_property(of_either(module, file_root=root)[0], key="source_info")]
-
-        return [bytes(np.asarray(it)) for it in pipeline_of(define).run()[0]]
-
-    assert info(readers) == [b""] * 4
-    assert all(info(fn.readers))
