@@ -9,6 +9,7 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
+from nvidia.dali import fn
 from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
@@ -102,7 +103,8 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
 def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     """Show a reader's `**given: Unpack[...]` as arguments, with their defaults.
 
-    Also keep DALI's AutoGraph from rewriting the reader.
+    Also keep DALI's AutoGraph from rewriting the reader, and give it the schema of DALI's reader of
+    its name.
     """
 
     def decorate(function: _F) -> _F:
@@ -122,6 +124,8 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
         reader: Any = do_not_convert(function)
         reader.__signature__ = signature.replace(parameters=[*own, *shown])
         reader.defaults = {each.name: each.default for each in shown}
+        with contextlib.suppress(AttributeError):  # a reader that DALI lacks
+            reader._schema_name = getattr(fn.readers, function.__name__)._schema_name
         return reader  # type: ignore[no-any-return]
 
     return decorate
