@@ -130,8 +130,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             the first one by a `SampleReplaced` warning. Not for two readers with matching samples.
         check: check the first and last bytes of JPEG, PNG and WAV, and the headers between, at a
             cost of 1 to 4 us per sample. A truncated sample is bad (without `on_error`, a
-            `RecordError`). So are files with the name of an image or of sound that are empty or in
-            no format that DALI decodes. Not in GPU memory.
+            `RecordError`). So are empty files, and zeros or HTML with the name of an image or of
+            sound. Other formats are left to the decoder. Not in GPU memory.
         max_replaced: number of bad samples to accept; by default 10, or 0.1 % of all samples if
             more. Beyond this number, the error of the first bad sample is raised.
         bad_samples: a file to which a line of JSON is appended for each bad sample: index, path and
