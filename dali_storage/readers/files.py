@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..dali import DataNode, add_reader
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..samples import discovery
 from ..samples.exclusion import without
 from ..samples.locations import file_names, local_path, locations
@@ -197,17 +197,22 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     property. With `return_index`, `readers.catalog(pipe, name).path(index)` is the path of a
     sample.
     """
+    return read_files(None, **given)
+
+
+def read_files(find: Find | None, /, **given: Any) -> tuple[DataNode, ...]:
+    """`file` with its arguments; `find` finds the samples, unless it is None."""
     arguments = complete(file, given)
-    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
+    return add_reader(opening=prepare_file(arguments, find), **in_graph(arguments))
 
 
-def prepare_file(arguments: Mapping[str, Any]) -> Opening:
+def prepare_file(arguments: Mapping[str, Any], find: Find | None = None) -> Opening:
     """The `Opening` of `file`, from its arguments by name; others are ignored."""
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
     names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    every = partial(discovery.discover, **samples)
+    every = find or partial(discovery.discover, **samples)
     if (exclude := arguments.get("exclude")) is not None:
         local_path("exclude", exclude)
         return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
