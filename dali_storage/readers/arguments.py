@@ -14,14 +14,13 @@ from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS, DataNode
 from ..order import OrderOptions
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..reading.replacement import OnError
 from ..samples.locations import local_path
 from ..samples.structure import broken
@@ -150,7 +149,7 @@ def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> No
 
 def prepare(
     arguments: Mapping[str, Any],
-    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog],
+    find: Find,
     fmt: Format,
     *,
     names: Sequence[bytes] = (),

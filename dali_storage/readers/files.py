@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..dali import DataNode, add_reader
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..samples import discovery
 from ..samples.exclusion import without
 from ..samples.locations import file_names, local_path, locations
@@ -134,8 +134,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             the first one by a `SampleReplaced` warning. Not for two readers with matching samples.
         check: check the first and last bytes of JPEG, PNG and WAV, and the headers between, at a
             cost of 1 to 4 us per sample. A truncated sample is bad (without `on_error`, a
-            `RecordError`). So are files with the name of an image or of sound that are empty or in
-            no format that DALI decodes. Not in GPU memory.
+            `RecordError`). So are empty files, and zeros or HTML with the name of an image or of
+            sound. Other formats are left to the decoder. Not in GPU memory.
         max_replaced: number of bad samples to accept; by default 10, or 0.1 % of all samples if
             more. Beyond this number, the error of the first bad sample is raised.
         bad_samples: a file to which a line of JSON is appended for each bad sample: index, path and
@@ -201,17 +201,22 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     in DALI. With device="gpu" it is empty. With `return_index`,
     `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
+    return read_files(None, **given)
+
+
+def read_files(find: Find | None, /, **given: Any) -> tuple[DataNode, ...]:
+    """`file` with its arguments; `find` finds the samples, unless it is None."""
     arguments = complete(file, given)
-    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
+    return add_reader(opening=prepare_file(arguments, find), **in_graph(arguments))
 
 
-def prepare_file(arguments: Mapping[str, Any]) -> Opening:
+def prepare_file(arguments: Mapping[str, Any], find: Find | None = None) -> Opening:
     """The `Opening` of `file`, from its arguments by name; others are ignored."""
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
     names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    every = partial(discovery.discover, **samples)
+    every = find or partial(discovery.discover, **samples)
     if (exclude := arguments.get("exclude")) is not None:
         local_path("exclude", exclude)
         return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..contract.activity import enter, note
 from ..contract.catalog import Catalog, Tree
@@ -15,6 +15,8 @@ from ..order import OrderOptions, reader_meta
 from ..order.dealing import require_share
 from ..order.sampling.stream import SampleStream
 from .replacement import OnError
+
+Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Opening:
             shards and the seed. None: the order is DALI's.
     """
 
-    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+    find: Find
     reader: type[Reader]
     options: Mapping[str, Any] = field(default_factory=dict)
     backend: str = ""
