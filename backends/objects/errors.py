@@ -50,6 +50,7 @@ _FAILED = errno.EIO, "the store failed; try again later"  # with any other statu
 _CA = "pass the CA's as client_options={'root_certificate': ...}"
 _INSTEAD = "set the region or endpoint, or transport='auto'"
 _SIZED = f"{_PLAIN}, and chunked answers"
+_MALFORMED = errno.EPROTO, f"the server sent a malformed answer; {_ON_THE_WAY}"
 _NO_RANGES = errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"
 _OTHER_RANGE = errno.EIO, f"the server sent a different byte range than requested; {_ON_THE_WAY}"
 _CAUSES = {
@@ -62,7 +63,8 @@ _CAUSES = {
     "RangeNotSupported": _NO_RANGES,
     "ContentRange": (errno.EPROTO, f"the server sent no valid Content-Range; {_ON_THE_WAY}"),
     "MissingContentLength": (errno.EPROTO, f"the server sent no Content-Length; {_SIZED}"),
-    "chunk size": (errno.EPROTO, f"the server sent a malformed chunked answer; {_ON_THE_WAY}"),
+    "chunk size": _MALFORMED,
+    "Parse(": _MALFORMED,
     "InvalidListResponse": (
         errno.EPROTO,
         f"the endpoint sent a list that is not XML; check its URL; {_PLAIN}",

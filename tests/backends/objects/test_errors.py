@@ -127,6 +127,7 @@ def test_the_reason_of_a_refused_head_is_asked_for(store, mode, says):
         ("proxy", "Content-Range: bytes 0-999/*", errno.EPROTO, False, False),
         ("proxy", "Content-Range: bytes 1-1000/1001", errno.EIO, False, False),
         ("proxy", "Transfer-Encoding: chunked", errno.EPROTO, False, False),
+        ("proxy", "Content-Length: -5", errno.EPROTO, False, False),
         ("redirect", "http://127.0.0.1:1/", errno.ECONNREFUSED, True, False),
         ("redirect", "http://no.such.host.invalid/", errno.EHOSTUNREACH, True, False),
     ],
