@@ -21,6 +21,8 @@ NO_CREDENTIALS = (
 _TRANSIENT = 408, 425, 429, 500, 502, 503, 504  # statuses; the same request may succeed later
 _AGAIN = "list it again: create a new reader, or rebuild the index"
 _PROXY = "check its URL, the network and the proxies"
+_ON_THE_WAY = "check the server and its proxies"
+_PLAIN = "turn off compression in the server or proxy"
 _KEYS = "check the credentials and their permissions"
 
 _CODES = {
@@ -47,20 +49,35 @@ _FAILED = errno.EIO, "the store failed; try again later"  # with any other statu
 
 _CA = "pass the CA's as client_options={'root_certificate': ...}"
 _INSTEAD = "set the region or endpoint, or transport='auto'"
+_SIZED = f"{_PLAIN}, and chunked answers"
+_MALFORMED = errno.EPROTO, f"the server sent a malformed answer; {_ON_THE_WAY}"
+_NO_RANGES = errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"
+_OTHER_RANGE = errno.EIO, f"the server sent a different byte range than requested; {_ON_THE_WAY}"
 _CAUSES = {
     "InvalidCertificate": (errno.EPROTO, f"certificate of the endpoint cannot be verified; {_CA}"),
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects in a loop; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
     "BadScheme": (errno.EPROTO, "the endpoint is not https://, and http:// is not allowed"),
-    "NotPartial": (errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"),
+    "NotPartial": _NO_RANGES,
+    "RangeNotSupported": _NO_RANGES,
+    "ContentRange": (errno.EPROTO, f"the server sent no valid Content-Range; {_ON_THE_WAY}"),
+    "MissingContentLength": (errno.EPROTO, f"the server sent no Content-Length; {_SIZED}"),
+    "chunk size": _MALFORMED,
+    "Parse(": _MALFORMED,
+    "InvalidListResponse": (
+        errno.EPROTO,
+        f"the endpoint sent a list that is not XML; check its URL; {_PLAIN}",
+    ),
     "Redirected": (errno.EREMOTE, f"libcurl does not follow the endpoint's redirects; {_INSTEAD}"),
     "NotUnderstood": (errno.EPROTO, f"libcurl does not understand the server; {_INSTEAD}"),
-    "WrongRange": (errno.EIO, "the server sent a different byte range than requested"),
+    "UnexpectedRange": _OTHER_RANGE,
+    "InvalidRangeRequest": _OTHER_RANGE,
 }
 """errno and message by words in the text, for errors without a response of the store."""
 
-_CLOSED = errno.ECONNRESET, "the connection was closed too early; check the network"
+_LIMITS = "check the network, and limits of size and time in the server and its proxies"
+_CLOSED = errno.ECONNRESET, f"the connection was closed too early; {_LIMITS}"
 _KINDS = {
     "Timeout": (errno.ETIMEDOUT, "no answer in time; raise timeout, or lower requests"),
     "Connect": (errno.EHOSTUNREACH, f"the endpoint cannot be reached; {_PROXY}"),
@@ -75,9 +92,23 @@ _PROVIDER = "External AWS credential provider: "  # boto3's
 class ShortBodyError(Exception):
     """A response with another length than requested; see retryable()."""
 
+    number = errno.EIO
+
     @classmethod
     def of(cls, got: int, length: int) -> ShortBodyError:
-        return cls(f"the store sent {got:,} bytes instead of {length:,}; try again")
+        return cls(f"the store sent {got:,} bytes instead of {length:,}; {_ON_THE_WAY}")
+
+
+class EncodedError(Exception):
+    """A compressed response that was not asked for."""
+
+    number = errno.EPROTO
+
+    @classmethod
+    def of(cls, coding: str) -> EncodedError:
+        option = f"client_options={{'default_headers': {{'accept-encoding': {coding!r}}}}}"
+        what = f"the server sent compressed bytes (Content-Encoding: {coding}) without being asked"
+        return cls(f"{what}; {_PLAIN}; for objects stored like this, pass {option}")
 
 
 class AnswerError(Exception):
@@ -142,8 +173,8 @@ def mapped(error: BaseException, url: bytes) -> OSError:
     """Convert an error of obstore about the object or root `url` to ours, to raise `from None`."""
     if isinstance(error, ObjectReplacedError):
         return error
-    if isinstance(error, ShortBodyError):
-        return OSError(errno.EIO, str(error), os.fsdecode(url))
+    if isinstance(error, ShortBodyError | EncodedError):
+        return OSError(error.number, str(error), os.fsdecode(url))
     number, what = _explain(_Failure(error), error)
     if number == errno.ESTALE:
         return ObjectReplacedError(url, what)

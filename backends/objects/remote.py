@@ -9,16 +9,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import obstore
 from obstore.exceptions import InvalidPathError
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.objects import Listing, Part, Versions
-from .errors import mapped
+from .errors import ShortBodyError, mapped
 from .listing import AT_ONCE, Choose, KeyRun, OddKeys, list_objects
 from .pool import RequestPool
-from .store import Stores, split
+from .store import Stores, get, split
 from .versions import VersionedObjects
 
 _IN_ORDER = "s3", "gs"  # list keys in order, and can start after any key
@@ -78,7 +77,11 @@ def _get(place: tuple[Any, str, int, int | None]) -> bytes:
     store, key, start, size = place
     part: Any = {"offset": start} if size is None else (start, start + size)
     options: Any = {"range": part} if start or size is not None else {}
-    return bytes(obstore.get(store, key, options=options).bytes())
+    answer = get(store, key, options)
+    body, (first, end) = bytes(answer.buffer()), answer.range
+    if len(body) != end - first:
+        raise ShortBodyError.of(len(body), end - first)
+    return body
 
 
 def _mapped(error: BaseException, url: bytes) -> Exception:

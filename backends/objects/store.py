@@ -18,10 +18,10 @@ from ...contract.errors import BackendUnavailable
 from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
 from .credentials import Profile, signing, source
-from .errors import NO_CREDENTIALS, is_silent
+from .errors import NO_CREDENTIALS, EncodedError, is_silent
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetOptions, GetResult, ObjectMeta
 
 Timeout: TypeAlias = Annotated[float, Option((0.001, 3600), "s")]
 Store: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
@@ -45,6 +45,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _SERVICE = re.compile(
     r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]+))?(/[\w.~%+/-]*)?", re.A
 )
+# Not the labels of stored objects: aws-chunked, base64, utf-8.
+_COMPRESSED = {"br", "bzip2", "compress", "deflate", "gzip", "xz", "zstd"}
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
 
 
@@ -160,14 +162,37 @@ class Stores:
         return given | {"client_options": client | self.client, "retry_config": {"max_retries": 0}}
 
 
+def get(store: Store, key: str, options: GetOptions) -> GetResult:
+    """Request an object. Raises obstore's errors, or EncodedError for compressed bytes."""
+    answer = store.get(key, options=options)
+    require_plain(store, answer.attributes.get("Content-Encoding", ""))
+    return answer
+
+
 def head(store: Store, key: str) -> ObjectMeta:
-    """Request an object's metadata. Raises obstore's errors, with the reason in their text."""
+    """Request an object's metadata. Raises errors as `get()`, with the reason in their text."""
     try:
-        return store.head(key)
+        meta = get(store, key, {"head": True}).meta
+        if meta["size"]:
+            return meta
     except Exception as error:
         if is_silent(error):
             store.get(key, options={"range": (0, 1)})  # its error has the reason
-        raise
+        if "MissingContentLength" not in str(error):
+            raise
+    return get(store, key, {}).meta  # of some servers, only GET has the size
+
+
+def require_plain(store: Store, encoding: str) -> None:
+    """Raise EncodedError for a Content-Encoding that compresses, unless `default_headers` ask."""
+    if found := _compressions(encoding):
+        headers = (store.client_options or {}).get("default_headers") or {}
+        if found := found - _compressions(str(headers.get("accept-encoding"))):
+            raise EncodedError.of(", ".join(sorted(found)))
+
+
+def _compressions(header: str) -> set[str]:
+    return {word.removeprefix("x-") for word in re.findall(r"[\w-]+", header.lower())} & _COMPRESSED
 
 
 def origins() -> Iterator[DeviceStatus]:

@@ -17,7 +17,7 @@ from ...contract.reader import Batch
 from ..files.containers import outside_error
 from .errors import ShortBodyError, compare, mapped
 from .pool import Call, RequestPool
-from .store import Store, Stores, head
+from .store import Store, Stores, get, head
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -146,16 +146,13 @@ class VersionedObjects:
             self._sizes[files[new]] = np.array(sizes)[new]  # last: now the files count as known
 
     def _get(self, piece: ObjectPart) -> memoryview:
-        if not piece.length:
-            self._compare(piece, head(*piece.place))
-            return memoryview(b"")
         store, key = piece.place
         options: GetOptions = {}
         if is_strong(piece.version):
             options["if_match"] = piece.version.decode()
         if piece.length != piece.size:  # whole objects without: some file servers lack ranges
             options["range"] = piece.start, piece.start + piece.length
-        answer = store.get(key, options=options)
+        answer = get(store, key, options)
         self._compare(piece, answer.meta)
         body = memoryview(answer.buffer())
         if body.nbytes != piece.length:

@@ -20,7 +20,7 @@ from bmap_tools import console
 from bmap_tools.atomic import replacing
 
 from ..bad_samples.replacement import culprits, is_of_sample, reason
-from ..bad_samples.structure import broken, kind
+from ..bad_samples.structure import broken, is_judged, kind
 from ..contract import registry
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the list; messages go to stderr. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage check",
-        description="Read all samples, and list bad ones: missing, unreadable, truncated, empty, "
-        "or of unknown format. readers.file(exclude=FILE) then leaves them out.",
+        description="Read all samples, and list bad ones: missing, unreadable, empty, HTML, "
+        "or a truncated JPEG, PNG or WAV. readers.file(exclude=FILE) then leaves them out.",
     )
     parser.add_argument("root", metavar="ROOT", help="a directory, a URL, or an index of either")
     parser.add_argument(
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             remote=any(map(scheme, names)),
         ).open()
         with reader, replacing(given.output) as file:
-            bad, unusual = _examine(catalog, reader, given.jobs, given.decode)
+            bad, unusual, unjudged = _examine(catalog, reader, given.jobs, given.decode)
             for index, what in sorted(bad.items()):
                 line = {"index": index, "path": full_path(catalog.path(index)), "reason": what}
                 file.write(json.dumps(line).encode() + b"\n")
@@ -73,18 +73,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     for index, what in sorted(unusual.items()):
         print(f"not bad, but {what}: {full_path(catalog.path(index))!r}", file=sys.stderr)
+    if unjudged:
+        why = "they are not JPEG, PNG or WAV; --decode checks other images and sound"
+        why = "they are neither images nor sound" if given.decode else why
+        print(f"{unjudged:,} samples were read, but not checked: {why}", file=sys.stderr)
     print(f"{len(bad):,} of {len(catalog):,} samples are bad", file=sys.stderr)
     return 1 if bad else 0
 
 
 def _examine(
     catalog: Catalog, reader: Reader, jobs: int, decode: bool
-) -> tuple[dict[int, str], dict[int, str]]:
-    """Return why samples are bad, and why others are unusual, by the index of the sample."""
+) -> tuple[dict[int, str], dict[int, str], int]:
+    """Return why samples are bad, why others are unusual, and the number of unjudged others.
+
+    Reasons are by the index of the sample.
+    """
     lanes, own = SimpleQueue[int](), threading.local()
     for lane in range(min(jobs, reader.lanes)):
         lanes.put(lane)
-    bad, unusual = dict[int, str](), dict[int, str]()
+    bad, unusual, unjudged = dict[int, str](), dict[int, str](), list[int]()
 
     def read(samples: IntArray) -> Sequence[Any]:
         lane = lanes.get()
@@ -107,9 +114,12 @@ def _examine(
             contents = read(samples) if samples.size else ()
         own.judge = judge = getattr(own, "judge", None) or (_decoder() if decode else None)
         for index, item in zip(samples.tolist(), contents, strict=True):
-            what, rare = broken(item, partial(catalog.name, index)), ""
-            if judge and not what:
-                what, rare = judge(item)
+            name = partial(catalog.name, index)
+            what, rare = broken(item, name), ""
+            if judge and not what and (it := kind(item, name())):
+                what, rare = judge(item, it)
+            elif not what and (judge or not is_judged(item)):
+                unjudged.append(index)
             bad.update({index: what} if what else {})
             unusual.update({index: rare} if rare else {})
 
@@ -120,20 +130,18 @@ def _examine(
                 tick(start)
         finally:
             pool.shutdown(cancel_futures=True)
-    return bad, unusual
+    return bad, unusual, len(unjudged)
 
 
-def _decoder() -> Callable[[Any], tuple[str, str]]:
-    """Make a function: a sample to DALI's decoding error and, without one, an oddity."""
+def _decoder() -> Callable[[Any, str], tuple[str, str]]:
+    """Make a function: a sample and its kind to DALI's decoding error or, if none, an oddity."""
     from nvidia.dali import Pipeline, fn  # needed for this only
 
     from ..dali import failure
 
     made: dict[str, Any] = {}
 
-    def decode(item: Any) -> tuple[str, str]:
-        if not (it := kind(item)):
-            return "", ""
+    def decode(item: Any, it: str) -> tuple[str, str]:
         if (pipeline := made.pop(it, None)) is None:
             # One at a time, for DALI does not say which of a batch has failed.
             pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)

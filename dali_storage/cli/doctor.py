@@ -94,7 +94,7 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
 def examine_dali() -> list[Verdict]:
     """Try the installed DALI: its features, or the reason why this DALI is not supported."""
     try:
-        from ..dali import compat  # imports DALI, which may be missing
+        from ..dali import compat, source_info  # imports DALI, which may be missing
     except Exception as error:
         return [{"name": "DALI", "since": ""} | _outcome(BackendUnavailable(str(error)))]
     newer = "" if compat.TESTED else ", newer than tested"
@@ -104,7 +104,8 @@ def examine_dali() -> list[Verdict]:
         why = BackendUnavailable(f"found DALI {compat.VERSION}", f"install DALI {shown} or newer")
         problem = None if compat.has(since) else why
         verdicts.append({"name": name, "since": shown} | _outcome(problem))
-    return verdicts
+    names = {"name": "source_info of samples", "since": "1.53"}
+    return [*verdicts, names | _outcome(source_info.problem())]
 
 
 def _processors() -> dict[str, int | None]:

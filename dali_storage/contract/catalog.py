@@ -8,7 +8,7 @@ import os
 import stat
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Protocol
@@ -50,6 +50,8 @@ class Catalog:
         guards: bytes required in files while their samples are read, with their positions: for
             formats whose writers may preserve the modification time. Keyed by the number of the
             file; not compared for objects. None: no guards.
+        source_info: for each file, a function that finds DALI's source_info of its samples, by
+            their starts. Empty: unknown. None: made of the file's name and the start.
     """
 
     root: bytes
@@ -63,6 +65,7 @@ class Catalog:
     versions: Versions | None = None
     states: IntArray | None = None
     guards: Mapping[int, Sequence[tuple[int, bytes]]] | None = None
+    source_info: Sequence[Callable[[], Mapping[int, bytes]]] | None = None
     # Not an argument: a copy with other columns, as by replace(), must not have it.
     _checksum: int | None = field(default=None, init=False, repr=False)
 
@@ -113,6 +116,11 @@ class Catalog:
     def file_name(self, file: int) -> bytes:
         """Return the name of a file."""
         return bytes(self.names[self.offsets[:-1][file] : self.offsets[1:][file]])
+
+    def file_names(self, files: IntArray) -> list[bytes]:
+        """Return the names of `files` (int64[n], indices), in their order."""
+        starts, stops = self.offsets[:-1][files].tolist(), self.offsets[1:][files].tolist()
+        return [bytes(self.names[start:stop]) for start, stop in zip(starts, stops, strict=True)]
 
     def file_path(self, file: int) -> bytes:
         """Return the path of a file."""

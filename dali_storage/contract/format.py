@@ -50,12 +50,14 @@ class Format:
         schema: the class of the operator in DALI, from which names are generated.
         outputs: the outputs of a sample, without label and index.
         labels: True if the label in the catalog is an output, after the others.
+        named: the numbers of the outputs with DALI's source_info.
     """
 
     operator: str = "file"
     schema: str = "File"
     outputs: Sequence[Output] = (Output(),)
     labels: bool = True
+    named: Sequence[int] = (0,)
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Make the outputs of a batch, each with n samples. Called in a lane; must not block.

@@ -4,14 +4,14 @@
 `iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..observing.observer import Observed, stall_seconds
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..reading.source import BatchStream
 from ..samples import finding
 from ..samples.locations import local_path
@@ -42,9 +42,6 @@ __all__ = [
     "state",
 ]
 
-
-Find: TypeAlias = Callable[..., Catalog]
-"""See `Opening.find`."""
 
 _OWN_ORDER = "weights", "order", "epoch_size", "sources"
 _BAD_SAMPLES = {"on_error": "raise", "check": False, "max_replaced": None, "bad_samples": None}

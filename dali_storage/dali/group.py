@@ -38,6 +38,7 @@ from .compat import REMEDY, SEPARATE, VERSION
 from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
+from .source_info import Names, asked_for
 
 DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
@@ -72,7 +73,7 @@ class ReaderGroup:
         self.inherits_seed = inherits_seed
         self._opening = opening
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
-        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Hold | None]]()
+        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
         self._unclaimed = stream
         self._nodes: dict[int | str, DataNode] = {}
 
@@ -130,12 +131,12 @@ class ReaderGroup:
         """Return the next batch; called by DALI before any source of the pipeline is fed."""
         started = self._started.get(pipeline)
         begin = [] if started else start_all(pipeline)
-        inputs, hold = started or self._started[pipeline]
+        inputs, names, hold = started or self._started[pipeline]
         source = self._sources[pipeline]
         try:
             for each in begin:
                 each.read_ahead()
-            return Delivery(pipeline, inputs, source, source.batch(), hold)
+            return Delivery(pipeline, inputs, names, source, source.batch(), hold)
         except Exception as error:
             if has_other_sources(pipeline):
                 source.end(error)
@@ -164,20 +165,25 @@ class ReaderGroup:
     ) -> BatchStream:
         """Open the source if it is not open, so that it can read.
 
-        Also record the output for each of the pipeline's inputs and, for page-locked batches, the
-        `Hold` that keeps batches until a GPU has read them. `used`: ids of the pipeline's
-        operators; `decoded`: ids of operators with only decoders behind.
+        Also record the output for each of the pipeline's inputs, the names of samples and, for
+        page-locked batches, the `Hold` that keeps them until a GPU has read them. `used`: ids of
+        the pipeline's operators; `decoded`: ids of operators with only decoders behind.
         """
         if pipeline in self._started:
             return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
         settings = {"num_threads": pipeline.num_threads, "device_id": pipeline.device_id}
-        views = [key for key, node in self._nodes.items() if id(node.source) in decoded]
-        source.start(**settings, gate=gate, views=[key for key in views if isinstance(key, int)])
+        source.start(**settings, gate=gate, views=self._outputs(decoded))
+        names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
-        self._started[pipeline] = self._inputs(used), hold
+        self._started[pipeline] = self._inputs(used), names, hold
         return source
+
+    def _outputs(self, among: Container[int]) -> list[int]:
+        """The numbers of the format's outputs whose operators have one of these ids."""
+        nodes = self._nodes.items()
+        return [it for it, node in nodes if isinstance(it, int) and id(node.source) in among]
 
     def _inputs(self, used: Container[int]) -> _Inputs:
         operators = {key: node.source for key, node in self._nodes.items()}
@@ -200,6 +206,7 @@ class Delivery:
         self,
         pipeline: Pipeline,
         inputs: _Inputs,
+        names: Names,
         source: BatchStream,
         batch: LoadedBatch,
         hold: Hold | None,
@@ -209,6 +216,8 @@ class Delivery:
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
+        for key, (tensors, _, _) in outputs.items():
+            names.put(tensors, batch.samples, key)
         # Fed GPU memory is DALI's own copy, and so are lists with DALI 1.53.
         if source.stream is None and SEPARATE:
             source.recent.append(outputs)

@@ -18,6 +18,7 @@ from nvidia.dali.experimental.dynamic import _op_builder, _ops
 from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
+from ..dali.source_info import Names
 from ..order.resuming.state import read_checkpoint
 from ..reading.opening import Opening
 from ..saving import positions
@@ -75,6 +76,8 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
         if max_batch_size is not None:
             max_batch_size = _integer(type(self).__name__, "max_batch_size", max_batch_size)
         dali_flag("lazy_init", arguments["lazy_init"])
+        if arguments["source_info"] is None:  # no graph shows whether anyone asks
+            arguments["source_info"] = False
         opening = prepare({**arguments, "device": device})
         order = opening.order
         super().__init__(
@@ -161,7 +164,8 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
                 device_id=None,  # not page-locked: the end of a GPU's read of a batch is unknown
             )
             self._pending_state = None
-            self._op_backend = ReadingOperator(self._source, batch_size)
+            names = Names(self._source, self._opening.source_info)
+            self._op_backend = ReadingOperator(self._source, batch_size, names)
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
         """A call's batch. DALI copies an error from its text, except in synchronous calls."""

@@ -61,8 +61,10 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
     """`ndd.readers.File` with a choice of storage backend.
 
     The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
-    only `backend`, `backend_options` and `stall_after` are new, see `dali_storage.readers.file`. As
-    there, bad arguments are refused at once, and missing files raise `FileNotFoundError`.
+    only `backend`, `backend_options`, `source_info` and `stall_after` are new, see
+    `dali_storage.readers.file`. As there, bad arguments are refused at once, and missing files
+    raise `FileNotFoundError`. `ndd.get_property(data, key="source_info")` needs source_info=True:
+    there is no graph that shows who asks.
 
         reader = File(file_root=root, random_shuffle=True, backend="block", backend_options={...})
         for data, labels in reader.next_epoch(batch_size=64, capture=True):

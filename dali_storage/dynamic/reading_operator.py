@@ -7,6 +7,7 @@ from typing import Any
 from nvidia.dali.tensors import TensorListCPU
 
 from ..dali.group import data_list, number_list
+from ..dali.source_info import Names
 from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
@@ -53,8 +54,8 @@ class LockedStream(BatchStream):
 class ReadingOperator:
     """The methods of DALI's operator that a reader uses, as in nvidia.dali.backend_impl."""
 
-    def __init__(self, source: BatchStream, batch_size: int) -> None:
-        self._source, self._batch_size = source, batch_size
+    def __init__(self, source: BatchStream, batch_size: int, names: Names) -> None:
+        self._source, self._batch_size, self._names = source, batch_size, names
 
     def GetReaderMeta(self) -> dict[str, int]:  # noqa: N802
         """The result of `get_metadata()`."""
@@ -67,11 +68,12 @@ class ReadingOperator:
                 f"{self._source}: batch_size must stay {self._batch_size}, not {batch_size}; use "
                 "another reader"
             )
-        batch = self._source.batch()
-        for output, contents in zip(self._source.fmt.outputs, batch.outputs, strict=True):
-            tensors = data_list(self._source, contents)[0]
-            layout = output.layout
-            workspace.AddOutput(TensorListCPU(tensors, layout) if layout else tensors)
+        batch, outputs = self._source.batch(), self._source.fmt.outputs
+        for number, contents in enumerate(batch.outputs):
+            tensors, layout = data_list(self._source, contents)[0], outputs[number].layout
+            tensors = TensorListCPU(tensors, layout) if layout else tensors
+            self._names.put(tensors, batch.samples, number)
+            workspace.AddOutput(tensors)
         if self._source.fmt.labels:
             workspace.AddOutput(number_list(self._source.labels(batch)))
         self._source.position.seek(self._source.position.next + 1)

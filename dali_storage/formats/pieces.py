@@ -15,6 +15,7 @@ class Pieces(Format):
         """`count`: the number of pieces."""
         self.operator, self.schema, self.labels = operator, schema, labels
         self.outputs = [Output()] * count
+        self.named = range(count if operator == "columns" else 0)  # sequences as in DALI
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Return the pieces; small pieces of one size become one array; see `Format`."""

@@ -65,6 +65,8 @@ def _not_none(given: Mapping[str, Any]) -> dict[str, Any]:
 def _operator(name: str, reader: Any) -> type[ReaderOperator]:
     doc = f"`readers.{reader.__name__}` as a class, see `ReaderOperator`."
     members = {"__module__": __name__, "__doc__": doc, "__signature__": inspect.signature(reader)}
+    if hasattr(reader, "_schema_name"):
+        members["schema_name"] = reader._schema_name
     return type(name, (ReaderOperator,), members | {"reader": staticmethod(reader)})
 
 

@@ -44,7 +44,6 @@ def _function(operator: Any, real: Any) -> Any:
         return operator.read(**given)
 
     read.__module__ = "nvidia.dali.fn.readers"
-    read._schema_name = operator.schema_name
     read._generated = getattr(real, "_generated", False)
     read._impl_module = getattr(real, "_impl_module", "nvidia.dali.fn")
     return read
@@ -58,7 +57,7 @@ def _set_names() -> None:
         key = ours.reader.__name__
         if name not in _swaps:
             real = getattr(classes, name), getattr(functions, key)
-            operator: Any = type(name, (ours,), {"schema_name": f"readers__{name}"})
+            operator: Any = type(name, (ours,), {})
             _swaps[name] = real, (operator, _function(operator, real[1]))
         if _open:
             _swaps[name][1][0].defaults = dict(item for each in _open for item in each.items())

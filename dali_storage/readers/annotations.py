@@ -5,8 +5,10 @@ DALI's parser rounds differently from Python's, so the numbers come from DALI's 
 
 import os
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from tempfile import TemporaryDirectory
 
 from nvidia.dali import Pipeline
@@ -49,6 +51,8 @@ def parse(
         text = content.decode("latin-1")
         del content  # may be large
         expected = check(about, text, options)
+        if expected.unmasked:
+            path = stack.enter_context(in_memory(_without_masks(text, expected.unmasked)))
         del text
         folder = stack.enter_context(TemporaryDirectory(prefix="dali_storage"))
         # In a thread of its own, which has no current pipeline.
@@ -71,6 +75,12 @@ def parse(
     if target:
         origin.save(target, dumped, options, known)
     return names, found
+
+
+def _without_masks(text: str, places: Sequence[int]) -> bytes:
+    """Return the JSON file with an empty list as "segmentation" at these places."""
+    bounds = pairwise([0, *places, len(text)])
+    return b'"segmentation":[],'.join([text[it:end].encode("latin-1") for it, end in bounds])
 
 
 def _dump(path: str, folder: str, options: CocoOptions) -> None:

@@ -1,22 +1,23 @@
 """The common part of all readers: the arguments outside the format, and opening."""
 
+import contextlib
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
 
+from nvidia.dali import fn
 from nvidia.dali.pipeline import do_not_convert
 
 from ..contract import registry
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS, DataNode, has_own_order, plugs
 from ..order import OrderOptions
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -37,6 +38,7 @@ class ReadingArguments(TypedDict, total=False):
     shard_id: int | None
     shuffle_after_epoch: bool | None
     shuffle_after_epoch_seed: int | None
+    source_info: bool | None
     stall_after: float | None
     stick_to_shard: bool | None
     backend: str | type[Reader] | None
@@ -84,6 +86,7 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
     "pinned": None,
     "prefetch_queue_depth": 1,
     "shard_id": 0,
+    "source_info": None,
     "stall_after": 60.0,
     "tensor_init_bytes": 1 << 20,
 }
@@ -92,7 +95,8 @@ _DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is
 def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
     """Show a reader's `**given: Unpack[...]` as arguments, with their defaults.
 
-    Also keep DALI's AutoGraph from rewriting the reader.
+    Also keep DALI's AutoGraph from rewriting the reader, and give it the schema of DALI's reader of
+    its name.
     """
 
     def decorate(function: _F) -> _F:
@@ -112,6 +116,8 @@ def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
         reader: Any = do_not_convert(function)
         reader.__signature__ = signature.replace(parameters=[*own, *shown])
         reader.defaults = {each.name: each.default for each in shown}
+        with contextlib.suppress(AttributeError):  # a reader that DALI lacks
+            reader._schema_name = getattr(fn.readers, function.__name__)._schema_name
         return reader  # type: ignore[no-any-return]
 
     return decorate
@@ -136,7 +142,7 @@ def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> No
 
 def prepare(
     arguments: Mapping[str, Any],
-    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog],
+    find: Find,
     fmt: Format,
     *,
     names: Sequence[bytes] = (),
@@ -169,7 +175,7 @@ def prepare(
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    pinned = arguments.get("pinned")
+    pinned, source_info = arguments.get("pinned"), arguments["source_info"]
     return Opening(
         find=find,
         reader=reader,
@@ -186,6 +192,7 @@ def prepare(
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         names=names,
+        source_info=None if source_info is None else dali_flag("source_info", source_info),
         **slots,
     )
 

@@ -39,7 +39,7 @@ def caffe2(
             output, in the order of the outputs.
         image_available: the first tensor is an image.
         label_type: 0: a label is one number. 2: all numbers of a tensor. 4: there are no labels.
-            1 and 3 (sparse labels) are refused: in DALI, they fail with every record.
+            1 and 3 (sparse labels) are refused: DALI fails with them on the records of Caffe2.
         num_labels: ignored; only needed for sparse labels.
         additional_inputs: number of tensors of numbers after the label, up to 1,000.
         bbox: the last tensor is a bounding box, of 4 integers.

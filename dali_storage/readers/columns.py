@@ -13,7 +13,7 @@ from ..dali import add_reader
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.pieces import Pieces
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..samples import templates
 from ..samples.locations import file_names, location, require_urls
 from ..samples.patterns import PATH_TYPES, as_list
@@ -22,9 +22,7 @@ from .arguments import DaliArguments, complete, in_graph, prepare, takes_argumen
 FilesOfOutput: TypeAlias = PathLike | Sequence[PathLike]
 """A template with one `{}`, or the file of each sample."""
 
-_Found: TypeAlias = tuple[
-    list[bytes], Callable[[Callable[[], Tree | None], Remote | None], Catalog]
-]
+_Found: TypeAlias = tuple[list[bytes], Find]
 
 
 @takes_arguments()

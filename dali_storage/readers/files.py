@@ -6,7 +6,7 @@ from typing import Any, Unpack
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..dali import DataNode, add_reader, leaving_out, samples_of
-from ..reading.opening import Opening
+from ..reading.opening import Find, Opening
 from ..samples import discovery
 from ..samples.locations import file_names
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
@@ -34,9 +34,9 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
     `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples`,
-    `stall_after` and `exclude`. For every argument but `stall_after`, None means its default. As in
-    DALI, integers and labels are converted by `int()`: text is parsed, and fractions are truncated
-    (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
+    `source_info`, `stall_after` and `exclude`. For every argument but `stall_after`, None means its
+    default. As in DALI, integers and labels are converted by `int()`: text is parsed, and fractions
+    are truncated (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
 
     The samples are the files in the class directories of `file_root`, or the files named by `files`
     or `file_list`. Without any of the three, the backend must know its samples, as backends with an
@@ -102,6 +102,10 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             given as well.
         shuffle_after_epoch_seed: the seed of `shuffle_after_epoch`; 524287 by default.
         skip_cached_images: must be False; the cache of DALI's image decoder is not accessible.
+        source_info: name the samples in DALI's property `source_info`, which costs 0.5 us per
+            sample. None: in outputs on the way to `fn.get_property(key="source_info")`, if DALI
+            permits it. True: in all outputs, also for `pipe.run()[0][0].source_info()`, and for the
+            errors of image decoders before DALI 2.2; or raise. False: never.
         stall_after: seconds. A thread of the reader that is in one stage, such as reading, for
             longer is a warning of the logger `dali_storage`, with the reader's lines of
             `dali_storage.report()`; again after 2, 4 and 8 times as long. None: no warnings.
@@ -128,8 +132,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
             the first one by a `SampleReplaced` warning. Not for two readers with matching samples.
         check: check the first and last bytes of JPEG, PNG and WAV, and the headers between, at a
             cost of 1 to 4 us per sample. A truncated sample is bad (without `on_error`, a
-            `RecordError`). So are files with the name of an image or of sound that are empty or in
-            no format that DALI decodes. Not in GPU memory.
+            `RecordError`). So are empty files, and zeros or HTML with the name of an image or of
+            sound. Other formats are left to the decoder. Not in GPU memory.
         max_replaced: number of bad samples to accept; by default 10, or 0.1 % of all samples if
             more. Beyond this number, the error of the first bad sample is raised.
         bad_samples: a file to which a line of JSON is appended for each bad sample: index, path and
@@ -185,26 +189,32 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
           drops a batch of every other source in the pipeline, such as fn.external_source: with such
           a source, every further call raises RuntimeError.
         * BackendUnavailable, MemoryError: the buffers cannot be page-locked, with pinned=True or
-          after the first; or a GPU has not enough memory.
+          after the first; or a GPU has not enough memory; or source_info=True does not work here.
         * ValueError: the restored checkpoint, or `resume`, is of another data set, order or seed;
           or the checkpoint is of another shard, number of shards or batch size.
         * RuntimeError: the pipeline runs in a fork of the process that opened the reader, is
           serialized, or has two readers with one name.
 
-    `fn.get_property(data, key="source_info")` is empty: in DALI, Python sources cannot set the
-    property. With `return_index`, `readers.catalog(pipe, name).path(index)` is the path of a
-    sample.
+    `fn.get_property(data, key="source_info")` is the name of a sample, relative to `file_root`, as
+    in DALI. With device="gpu" it is empty. With `return_index`,
+    `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
+    return read_files(None, **given)
+
+
+def read_files(find: Find | None, /, **given: Any) -> tuple[DataNode, ...]:
+    """`file` with its arguments; `find` finds the samples, unless it is None."""
     arguments = complete(file, given)
-    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
+    return add_reader(opening=prepare_file(arguments, find), **in_graph(arguments))
 
 
-def prepare_file(arguments: Mapping[str, Any]) -> Opening:
+def prepare_file(arguments: Mapping[str, Any], find: Find | None = None) -> Opening:
     """The `Opening` of `file`, from its arguments by name; others are ignored."""
     samples = {name: arguments[name] for name in SampleArguments.__annotations__}
     if samples["files"] is not None:
         samples["files"] = file_names("files", samples["files"])
-    find, names = samples_of(samples)
+    every, names = samples_of(samples)
+    find = find or every
     if (exclude := arguments.get("exclude")) is not None:
         find = leaving_out(exclude, find)
     return prepare(arguments, find, Format(), names=names)

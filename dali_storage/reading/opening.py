@@ -52,6 +52,9 @@ class Opened(NamedTuple):
     ordering: Ordering
 
 
+Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """The checked arguments of a reader: how to open, and how to read.
@@ -72,6 +75,7 @@ class Opening:
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
         names: paths and URLs by which the user named the samples, for reports.
+        source_info: the option of `readers.file`.
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
@@ -79,7 +83,7 @@ class Opening:
             messages.
     """
 
-    find: Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+    find: Find
     reader: type[Reader]
     options: Mapping[str, Any] = field(default_factory=dict)
     backend: str = ""
@@ -90,6 +94,7 @@ class Opening:
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     names: Sequence[bytes] = ()
+    source_info: bool | None = None
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None

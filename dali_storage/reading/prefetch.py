@@ -91,7 +91,7 @@ class Prefetcher:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
         finally:
-            self.observer.answer(ready, batch and batch.nbytes)
+            self.observer.answer(ready, None if batch is None else batch.nbytes)
         return batch
 
     def _awaited(self, index: int) -> LoadedBatch:

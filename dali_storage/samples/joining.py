@@ -62,6 +62,9 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
         if any(each.states is not None for each in catalogs)
         else None,
         guards=guards or None,
+        source_info=None
+        if catalogs[0].source_info is None
+        else [it for each in catalogs for it in each.source_info or ()],
     )
     # As for its parts, the checksum does not depend on the location of the roots.
     parts = [each.checksum() for each in catalogs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -10,10 +11,11 @@ from itertools import pairwise
 import numpy as np
 
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog, join_path
+from ..contract.catalog import Catalog, CatalogBuilder, join_path
 from ..contract.errors import named
 from ..contract.objects import Remote, Versions, scheme
 from .finding import require_remote
+from .patterns import NameFilter
 
 
 class FoundFiles:
@@ -82,6 +84,21 @@ class FoundFiles:
             return found
         sizes, versions = np.concatenate(self._sizes), np.concatenate(self._versions)
         return replace(found, sizes=sizes[rows], versions=versions[rows])
+
+
+def from_classes(root: bytes, classes: Iterable[bytes], choose: NameFilter) -> Catalog:
+    """Return the chosen files below class directories, at any depth; labels number the classes.
+
+    The files of a class are sorted as in torchvision's `ImageFolder`: by directory, then by name.
+    """
+    builder = CatalogBuilder()
+    for label, name in enumerate(classes):
+        found = FoundFiles(root, None)
+        found.below(name + b"/")
+        files = choose(found.names)
+        files.sort(key=lambda file: file.rpartition(b"/"))
+        builder.extend(files, array("q", [label]) * len(files))
+    return builder.build(root)
 
 
 def is_directory(entry: os.DirEntry[bytes]) -> bool:

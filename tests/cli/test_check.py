@@ -1,11 +1,9 @@
 """`python -m dali_storage check`, and what takes its list."""
 
-import io
 import json
 import os
 import subprocess
 import sys
-import wave
 
 import pytest
 from PIL import Image
@@ -16,21 +14,14 @@ from dali_storage.contract.errors import SampleReplaced
 from dali_storage.samples import index_file
 from tests.kit.parity import build
 from tests.loaders.test_bad_images import jpeg
+from tests.samples.test_structure import picture, sound
 
 BAD = {
     "cut.jpg": "JPEG: cut short (no EOI)",
     "empty.png": "it is empty",
     "gone.jpg": "No such file or directory",
-    "page.jpg": "its format is unknown",
+    "page.jpg": "it is HTML or XML",
 }
-
-
-def sound(frames):
-    file = io.BytesIO()
-    with wave.open(file, "wb") as out:
-        out.setnchannels(1), out.setsampwidth(2), out.setframerate(8000)
-        out.writeframes(bytes(2 * frames))
-    return file.getvalue()
 
 
 @pytest.fixture
@@ -47,8 +38,10 @@ def root(tmp_path):
     (second / "page.jpg").write_text("<html>")
     (second / "spoiled.jpg").write_bytes(jpeg(1, spoiled=True))
     Image.new("RGB", (1, 1)).save(second / "tiny.png")
-    (second / "silent.wav").write_bytes(sound(0))
-    (second / "whole.wav").write_bytes(sound(100))
+    (second / "silent.wav").write_bytes(sound(frames=0))
+    (second / "whole.wav").write_bytes(sound())
+    (second / "whole.tiff").write_bytes(picture("TIFF", big_tiff=True))
+    (second / "long.wav").write_bytes(sound("RF64"))
     return tmp_path / "set"
 
 
@@ -63,7 +56,8 @@ def reasons(text, is_full=os.path.isabs):
 def test_bad_samples_are_listed_and_the_status_is_1(root, jobs, capfd):
     assert check.main([str(root), "--jobs", jobs, "-o", str(root / "bad")]) == 1
     assert reasons((root / "bad").read_text()) == BAD
-    assert capfd.readouterr().err == "4 of 78 samples are bad\n"
+    told = "2 samples were read, but not checked: they are not JPEG, PNG or WAV; --decode checks "
+    assert capfd.readouterr().err == told + "other images and sound\n4 of 80 samples are bad\n"
 
 
 def test_decoding_finds_more_and_tells_what_is_unusual(root, tmp_path, capfd):
@@ -75,13 +69,19 @@ def test_decoding_finds_more_and_tells_what_is_unusual(root, tmp_path, capfd):
     told = capfd.readouterr().err
     assert "an image of 1x1: " + repr(str(root / "b" / "tiny.png")) in told
     assert "sound without samples: " + repr(str(root / "b" / "silent.wav")) in told
-    assert told.count("not bad, but") == 2
+    assert (told.count("not bad, but"), told.count("not checked")) == (2, 0)
 
     made = tmp_path / "good.idx"
     assert index.main([str(root), "-o", str(made), "--exclude", str(listed)]) == 0
-    assert len(index_file.CatalogFile(made).catalog()) == 78 - 5
+    assert len(index_file.CatalogFile(made).catalog()) == 80 - 5
     assert check.main([str(made), "--decode", "-o", str(listed)]) == 0
     assert listed.read_text() == ""
+
+    for name in ("a.txt", "b.txt"):
+        (root / "b" / name).write_text("404")
+    assert check.main([str(root), "--decode", "--file-filters", "*.txt", "-o", str(listed)]) == 0
+    told = "2 samples were read, but not checked: they are neither images nor sound\n"
+    assert told in capfd.readouterr().err
 
 
 def test_objects_that_are_gone_replaced_or_cut_are_listed_and_replaced(server, tmp_path, capfd):

@@ -31,12 +31,25 @@ NEW = {"Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
 def test_the_arguments_are_those_of_the_real_reader(name):
     reader, real_reader = getattr(readers, name), getattr(ndd.readers, name)
     ours, real = inspect.signature(reader).parameters, inspect.signature(real_reader).parameters
-    new = {"backend", "backend_options", "stall_after"} | NEW.get(name, set())
+    new = {"backend", "backend_options", "source_info", "stall_after"} | NEW.get(name, set())
     assert ours.keys() - real.keys() == new
     assert real.keys() - ours.keys() == {"num_inputs", "_backend"}
     for each in ours.keys() & real.keys():
         assert ours[each].kind == real[each].kind
     assert issubclass(reader, real_reader)
+
+
+@pytest.mark.parametrize("capture", [False, pytest.param(True, marks=CAPTURE)])
+def test_samples_are_named_if_wanted(tree, capture):
+    def names(reader):
+        epoch = reader.next_epoch(batch_size=4, **{"capture": True} if capture else {})
+        found = [ndd.get_property(data, key="source_info") for data, _ in epoch]
+        return [bytes(np.asarray(each)) for batch in found for each in batch.tensors]
+
+    root = str(tree(6, sizes=(9,)))
+    expected = names(ndd.readers.File(file_root=root))
+    assert names(File(file_root=root, source_info=True)) == expected
+    assert not any(names(File(file_root=root)))
 
 
 @pytest.mark.parametrize("name", readers.__all__)

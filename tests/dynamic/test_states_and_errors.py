@@ -152,6 +152,24 @@ def test_wrong_arguments_are_refused_at_once(tree, arguments, words):
         File(**{"file_root": str(tree(3))} | arguments)
 
 
+@pytest.mark.parametrize(
+    ("change", "mine"),
+    [
+        ({"file_root": "/no"}, FileNotFoundError),
+        ({"file_root": None, "files": ["/no/x"]}, FileNotFoundError),
+        ({"file_root": None}, ValueError),
+        ({"num_shards": 99}, ValueError),
+        ({"file_filters": "*.none"}, ValueError),
+    ],
+    ids=str,
+)
+def test_errors_have_these_classes_in_dynamic_mode(root, change, mine):
+    for make, kind in ((real_reader, RuntimeError), (File, mine)):
+        with pytest.raises(Exception) as caught:
+            next(make(**{"file_root": root} | change).next_epoch(4))[0].evaluate()
+        assert caught.type is kind
+
+
 def test_integers_of_numpy_are_batch_sizes(root):
     four = np.int64(4)
     both(lambda reader: contents(next(reader.next_epoch(four))), file_root=root)

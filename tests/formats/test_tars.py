@@ -10,10 +10,12 @@ import tarfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvidia.dali import fn
 
 from dali_storage.formats.tar import archive
 from dali_storage.formats.tar.archive import Member
 from tests.kit.containers import write_tar
+from tests.kit.parity import build, contents
 from tests.kit.process import open_files
 
 FLAVOURS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
@@ -87,6 +89,17 @@ def test_members_that_are_no_files_are_left_out(tmp_path, kind):
     with open(tmp_path / "t", "r+b") as file:
         file.truncate(512)
     assert found(tmp_path / "t") == []
+
+
+@pytest.mark.parametrize("kind", [b"2", b"5", b"g", b"x", b"Z"])
+def test_the_mode_of_a_member_does_not_make_it_a_file(tmp_path, kind):
+    record = b"15 path=1.long\n"
+    path = write_tar(tmp_path / "t", [("1.x", record), ("1.y", b"y")])
+    change(path, 100, b"0100644\0")  # with the bits of a regular file
+    change(path, 156, kind)
+    real = build(fn.readers.webdataset, 1, {}, paths=str(path), ext=["x", "y"])
+    assert contents(real) == [[record], [b"y"]]
+    assert found(path) == [Member(b"1.long" if kind == b"x" else b"1.y", 1536, 1)]
 
 
 D, A = Member(b"d/", 512, 0), Member(b"d/a.jpg", 1024, 1)
@@ -230,10 +243,17 @@ def test_a_header_that_cannot_be_that_long_is_not_read(tmp_path, kind):
 
 
 def test_a_size_that_is_no_number_is_refused(tmp_path):
-    write_tar(tmp_path / "t", CONTENT)
-    change(tmp_path / "t", 124, b"0000000000x\0")
+    path = write_tar(tmp_path / "t", [("a.jpg", b"1")])
+    real = {"paths": str(path), "ext": "jpg"}
+    change(path, 124, b"0000000001x\0")
+    assert contents(build(fn.readers.webdataset, 1, {}, **real)) == [[b"1"]]
     with pytest.raises(ValueError, match=r"at 0: .*should be a number"):
-        found(tmp_path / "t")
+        found(path)
+    for size in (b"000000000001", b"\x80" + bytes(10) + b"\1"):
+        change(path, 124, size)
+        with pytest.raises(RuntimeError):
+            build(fn.readers.webdataset, 1, {}, **real)
+        assert found(path) == [Member(b"a.jpg", 512, 1)]
 
 
 def test_a_checksum_may_be_of_signed_bytes(tmp_path):

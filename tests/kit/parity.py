@@ -178,9 +178,7 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
 
     Those are of the samples in containers that have so many each, or in as many files.
     """
-    directory.mkdir(exist_ok=True)
-    is_container = reader in _WRITERS or reader in _DATABASES
-    given = (of_containers if is_container else _of_files)(reader, directory, counts)
+    given = written(reader, directory, counts)
 
     def of_module(module: Any) -> Operator:
         def read(**arguments: Any) -> Any:
@@ -190,6 +188,13 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
         return read
 
     return of_module
+
+
+def written(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
+    """The arguments of a reader of numbered samples, which are written to the directory."""
+    directory.mkdir(exist_ok=True)
+    is_container = reader in _WRITERS or reader in _DATABASES
+    return (of_containers if is_container else _of_files)(reader, directory, counts)
 
 
 def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
@@ -301,7 +306,7 @@ class ParityTests:
     reader: str
     new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
     new |= {"bad_samples", "check", "max_replaced", "on_error"}
-    new |= {"epoch_size", "order", "stall_after", "weights"}
+    new |= {"epoch_size", "order", "source_info", "stall_after", "weights"}
     lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
     cases = 15, 100  # in `make test` and in `make test-all`

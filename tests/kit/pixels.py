@@ -28,7 +28,11 @@ def files(root: Path) -> list[Path]:
 
 def decoded(root: Path, change: Callable[[Image.Image], Any] = lambda image: image) -> list[Pixels]:
     """The images as Pillow decodes them, changed by a function."""
-    return [np.array(change(Image.open(path).convert("RGB"))) for path in files(root)]
+    found = []
+    for path in files(root):
+        with Image.open(path) as image:
+            found.append(np.array(change(image.convert("RGB"))))
+    return found
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def test_a_function_in_the_place_of_dalis_names_its_schema_and_shows_our_argumen
         assert (swapped.__name__, swapped.__doc__) == (reader, ours.__doc__)
         assert inspect.signature(swapped) == inspect.signature(ours)
         assert swapped._schema_name == schema
+    operator = getattr(ops.readers, CLASSES[reader])
+    assert (ours._schema_name, operator.schema_name) == (schema, schema)  # for an assignment
 
 
 @pytest.mark.parametrize("reader", CLASSES)

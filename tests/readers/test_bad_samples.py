@@ -21,7 +21,7 @@ BATCH = 16
 REASONS = {
     "missing": "No such file or directory",
     "cut": "JPEG: cut short (no EOI)",
-    "html": "its format is unknown",
+    "html": "it is HTML or XML",
     "empty": "it is empty",
     "broken disk": "Input/output error",
     "growing": "the file keeps changing its size while it is read",

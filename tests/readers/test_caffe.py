@@ -5,6 +5,7 @@ What kills DALI (SIGSEGV), or gives empty tensors there, is read by ours only.
 
 import io
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -254,6 +255,21 @@ def test_a_wrong_record_is_refused_by_name(reader, case, tmp_path):
     if also_by_dali and versions.has("2.4"):  # older ones may die of more of them
         with pytest.raises(RuntimeError):
             batch_of(fn.readers, reader, tmp_path, records, **options)
+
+
+@versions.CAFFE
+@pytest.mark.parametrize(
+    ("label_type", "more", "is_read"),
+    [(1, b"", False), (3, tensor(FLOAT, [0.5, 2.5]), False), (1, LABEL + BOX, True)],
+)
+def test_sparse_labels_are_refused(label_type, more, is_read, tmp_path):
+    """DALI fails with the records of Caffe2: there must be a box."""
+    records = [IMAGE + tensor(INT32, [1, 3]) + more]
+    options = {"label_type": label_type, "num_labels": 4}
+    with nullcontext() if is_read else pytest.raises(RuntimeError):
+        batch_of(fn.readers, "caffe2", tmp_path, records, **options)
+    with pytest.raises(ValueError, match="no sparse labels"):
+        batch_of(readers, "caffe2", tmp_path, records, **options)
 
 
 def test_large_images_are_not_copied():

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ from dali_storage.readers import annotations
 from tests.kit.coco import write_annotations
 from tests.kit.parity import build, take
 
-KILLS = "", [[4e8, 2, 3, 4, 5, 6]], [[9e5, 1, -9e5, 3] * 2000]
+KILLS = [[4e8, 2, 3, 4, 5, 6]], [[9e5, 1, -9e5, 3] * 2000]
+RLE, POLYGON = {"size": [4, 4], "counts": [0, 4, 12]}, [[0, 0, 2, 0, 2, 2, 0, 2]]
 PARSED = {"polygon_masks": True, "image_ids": True, "ltrb": True, "include_iscrowd": False}
 
 
@@ -49,7 +51,7 @@ def write_few(folder, **changes):
         ],
         "annotations": [
             {"id": it, "image_id": it, "category_id": it + 1, "bbox": [it + 1] * 4}
-            | {"segmentation": [[0, 0, 2, 0, 2, 2, 0, 2]]}
+            | {"segmentation": POLYGON}
             for it in range(4)
         ],
         "categories": [{"id": it + 1} for it in range(4)],
@@ -224,22 +226,40 @@ def test_labels_that_dali_loses_are_refused(few, monkeypatch):
         ours(few)
 
 
-@pytest.mark.parametrize(
-    "segmentation",
-    [None, *(pytest.param(it, marks=pytest.mark.long) for it in KILLS)],
-)
-def test_what_kills_dali_is_refused_in_a_process_of_its_own(segmentation, few):
+def masked(few, module, *segmentations):
+    """The outputs of annotations with these masks, of which the last two are of one image."""
     path = Path(few["annotations_file"])
     data = json.loads(path.read_text())
-    data["annotations"][1]["segmentation"] = {"size": [4, 4], "counts": [0, 16]}
-    data["annotations"][2]["segmentation"] = segmentation
+    for entry, segmentation in zip(data["annotations"], segmentations, strict=True):
+        entry |= {"segmentation": segmentation, "image_id": min(entry["id"], 2)}
+        if segmentation == "missing":
+            del entry["segmentation"]
     path.write_text(json.dumps(data))
-    script = "import sys; from tests.readers.test_coco import *; "
-    script += "ours(json.loads(sys.argv[1]), pixelwise_masks=True).run()"
-    words = [sys.executable, "-c", script, json.dumps(few)]
+    return take(build(module.coco, 4, {}, **few, pixelwise_masks=True), 1)
+
+
+@pytest.mark.parametrize("none", ["missing", None, "", 5, True])
+def test_an_annotation_without_a_mask_is_delivered_without_it(none, few):
+    pytest.importorskip("pycocotools")
+    for segmentations in ((POLYGON, none, POLYGON, none), (POLYGON, RLE, [], none)):
+        expected = masked(few, fn.readers, *segmentations)
+        assert masked(few, readers, *segmentations) == expected
+    # Here DALI crashes, or reads memory that was never written.
+    for segmentations in ((RLE, none, RLE, none), (none, RLE, none, POLYGON)):
+        expected = masked(few, fn.readers, *([] if it == none else it for it in segmentations))
+        assert masked(few, readers, *segmentations) == expected
+
+
+@pytest.mark.parametrize(
+    ("reader", "segmentation"),
+    [("fn.readers", None), *(pytest.param("readers", it, marks=pytest.mark.long) for it in KILLS)],
+)
+def test_what_kills_dali_is_delivered_or_refused(reader, segmentation, few):
+    script = f"masked({few}, {reader}, RLE, {segmentation}, [], [])"
+    words = [sys.executable, "-c", f"from tests.readers.test_coco import *; {script}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1, done
-    assert re.search(r"ValueError: annotations_file .*(segmentation must|'2 a.jpg')", done.stderr)
+    assert done.returncode == (1 if reader == "readers" else -signal.SIGSEGV), done
+    assert reader != "readers" or re.search("ValueError: annotations_file .*'1 a.jpg'", done.stderr)
 
 
 def test_annotations_that_change_while_they_are_parsed_are_refused(few, monkeypatch):

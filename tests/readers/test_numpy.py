@@ -7,6 +7,7 @@ import shutil
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -329,13 +330,51 @@ def test_a_cached_header_is_never_that_of_another_file(arrays):
     assert found[-1][1] == (4, 3)
 
 
-def test_headers_that_numpy_writes_and_dali_does_not_read_are_read(tmp_path):
-    path = tmp_path / "a.npy"
-    path.write_bytes(shaped("(True, 2)"))
-    assert one(str(path)).shape == (1, 2)
-    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
-    path.write_bytes(b"\x93NUMPY\x01\x00\xff\xff" + head.ljust(0xFFFF) + bytes(8))
-    assert one(str(path)).shape == (2,)
+HEAD = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
+
+
+def padded(text, version="\1\0", fill=" ", magic="\x93NUMPY"):
+    """A file with this header, and the data of HEAD."""
+    size = -(-(len(text) + 11) // 64) * 64 - 10
+    header = text.ljust(size - 1, fill) + "\n"
+    start = (magic + version).encode("latin-1") + struct.pack("<H", size)
+    return start + header.encode("latin-1") + np.arange(12, dtype="<f4").tobytes()
+
+
+HEADERS = {  # and who reads them
+    "both": [
+        *(padded(HEAD, "\1\1"), padded(HEAD, "\1\xff"), padded(HEAD.replace("False", "True"))),
+        *(padded(HEAD, fill="\0"), padded(HEAD, fill="x"), padded(HEAD[:-3]), padded(HEAD + HEAD)),
+        *(padded(HEAD[:-1] + it) for it in ("'x': [1, {}], }", "'x': '\xe9'}", "'shape': (1,)}")),
+        *(padded(HEAD.replace("3", it)) for it in ("03", " 3 ", "\n3", "+3")),
+        *(padded(HEAD.replace(" ", it)) for it in ("", "\t\v")),
+    ],
+    "ours": [
+        *(padded(HEAD.replace("(3, 4)", it)) for it in ("(3L, 4L)", "(3L ,4)", "(0x3, 4)")),
+        *(padded(HEAD.replace(*it)) for it in (("'", '"'), ("'descr", "u'descr"), ("<f4", "f4"))),
+        padded("{'shape': (3, 4), 'descr': '<f4', 'fortran_order': False}"),
+        b"\x93NUMPY\1\0\xff\xff" + HEAD.encode().ljust(0xFFFF) + bytes(48),
+    ],
+    "dali": [
+        *(padded(HEAD, "\4\0"), padded(HEAD, "\2\0"), padded(HEAD, magic="\x93NUMPX")),
+        padded(HEAD.replace("3, 4", "3, 2 2")),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("who", "content"), [(who, it) for who, contents in HEADERS.items() for it in contents]
+)
+def test_headers_are_read_as_dali_reads_them_or_numpy(tmp_path, who, content):
+    (tmp_path / "a.npy").write_bytes(content)
+    found = {}
+    for name, module in (("dali", fn.readers), ("ours", readers)):
+        pipeline = build(module.numpy, 1, {}, files=str(tmp_path / "a.npy"))
+        with nullcontext() if who in (name, "both") else pytest.raises((RuntimeError, ValueError)):
+            found[name] = take(pipeline, 1)
+    assert {*found} == ({who} if who != "both" else {"dali", "ours"})
+    assert who != "both" or found["ours"] == found["dali"]
+    assert who == "dali" or found["ours"][0][0][0][:2] == ("float32", (3, 4))
 
 
 @pytest.mark.parametrize("region", [{"roi_end": 2**31 - 1}, {"rel_roi_shape": 1e14}], ids=str)

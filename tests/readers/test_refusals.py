@@ -47,6 +47,7 @@ COMMON: list[tuple[list[str], list[Row]]] = [
             ({"lazy_init": "no"}, "lazy_init"),
             ({"return_index": "no"}, "return_index"),
             ({"pinned": "False"}, "pinned must be True or False"),
+            ({"source_info": "no"}, "source_info must be True or False"),
             ({"on_error": "skip"}, "on_error must be 'raise', or 'replace' .*not 'skip'"),
             (
                 {"on_error": "replace", "max_replaced": -1},

@@ -24,6 +24,7 @@ from ....contract._types import IntArray
 from ....contract.errors import BackendUnavailable
 from ..credentials import static_keys
 from ..errors import AnswerError, ShortBodyError, compare
+from ..store import require_plain
 from . import libcurl as curl
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _KNOWN = re.compile(
 
 _WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
 _TAG = re.compile(rb"\r\netag: *([^\r]*)", re.I)
+_ENCODING = re.compile(rb"\r\ncontent-encoding: *([^\r]*)", re.I)
 _RANGE = re.compile(rb"\r\ncontent-range: *bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.I)
 
 _CLOSED = 18, 52, 55, 56  # libcurl's codes: connection closed too early,
@@ -189,7 +191,7 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
         body: the body of an error, as far as there was room.
 
     Raises:
-        ObjectReplacedError, ShortBodyError, AnswerError: see ../errors.py.
+        ObjectReplacedError, ShortBodyError, EncodedError, AnswerError: see ../errors.py.
         AskObstore: a redirect, an untrusted certificate, or anything unknown.
     """
     if code == _LATE or code in _CLOSED:
@@ -204,6 +206,7 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
     ranged = status == 206 or b"\r\ncontent-range:" in head.lower()
     if code not in (0, _TOO_LONG) or status not in (200, 206) or (whole and ranged):
         raise AskObstore("NotUnderstood")
+    require_plain(piece.place[0], b",".join(_ENCODING.findall(head)).decode("latin1"))
     part = _RANGE.search(head)
     if not whole and (status != 206 or not part):
         raise AnswerError("NotPartial")
@@ -213,7 +216,7 @@ def check(piece: ObjectPart, code: int, status: int, head: bytes, size: int, bod
         found = int(part[3]) if part else size
         compare(piece.url, (found, version), (piece.size, piece.version))
     if part and (int(part[1]), int(part[2]) + 1) != (piece.start, piece.start + piece.length):
-        raise AnswerError("WrongRange")
+        raise AnswerError("UnexpectedRange")
     if code or size != piece.length:
         raise ShortBodyError.of(size, piece.length)
 

@@ -38,7 +38,7 @@ class Datum(Format):
 
     def __init__(self, image: bool, label: bool) -> None:
         """`image`, `label`: whether the output is wanted and required."""
-        self._image, self._label = image, label
+        self._image, self._label, self.named = image, label, [0] * image
         label_output = Output(np.dtype(np.int32))
         self.outputs = [Output(UINT8, None)] * image + [label_output] * label
         self._kind = OneKind("the image")

@@ -69,7 +69,7 @@ class TensorProtos(Format):
             every.append((f"additional input {number}", numbers, Output(None)))
         box_output = Output(_DTYPES[INT32])
         every += [("bounding box", partial(_numbers, kinds=[INT32], count=4), box_output)] * box
-        self._has_image = image
+        self._has_image, self.named = image, [0] * image
         self._parsers = {name: parse for name, parse, _ in every}
         self.outputs = [output for _, _, output in every]
         self._kinds = [OneKind(f"the {name}") for name in self._parsers]

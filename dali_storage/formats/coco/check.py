@@ -38,12 +38,15 @@ class Expected(NamedTuple):
         objects: int64[n], the least number of objects of each.
         labels: the labels of these objects, one sample after another.
         polygons: int64[n], the least number of polygons of each, if requested.
+        unmasked: with masks of pixels, the place in the text behind the `{` of each annotation
+            without a mask. DALI would take the kind of the mask before, and crash after an RLE.
     """
 
     names: list[bytes]
     objects: IntArray
     labels: IntArray
     polygons: IntArray
+    unmasked: list[int]
 
     def lost(
         self, names: Sequence[bytes], objects: Ragged, polygons: Ragged | None
@@ -101,6 +104,7 @@ class _Found:
         self._names: dict[bytes, int] = {}
         self._labels: dict[int, int] = {}  # of categories
         self._objects = array("i"), array("i"), array("i")  # image, category, polygons
+        self._unmasked: list[int] = []
         # DALI compares in float32, so sizes near the threshold may be kept or not.
         self._least = options.size_threshold + abs(options.size_threshold) * 1e-6
 
@@ -108,11 +112,13 @@ class _Found:
         value = entry.value
         _, _, width, height = value["bbox"]
         is_kept = self._options.include_iscrowd or not value.get("iscrowd")
+        given = value.get("segmentation")
+        if self._options.pixelwise_masks and type(given) not in (dict, list):
+            self._unmasked.append(entry.start + 1)
         if width >= self._least <= height and is_kept:
             images, categories, polygons = self._objects
             images.append(value["image_id"])
             categories.append(value["category_id"])
-            given = value.get("segmentation")
             polygons.append(len(given) if type(given) is list else 0)
 
     def add_category(self, entry: Entry) -> None:  # a repeated id keeps its first number
@@ -149,9 +155,8 @@ class _Found:
         polygons = np.bincount(rows, polygons, ids.size).astype(np.int64)
         starts = (np.cumsum(count) - count)[chosen]
         labels = labels[np.argsort(rows, kind="stable")][row_numbers(starts, count[chosen])]
-        return Expected(
-            [names[row] for row in chosen.tolist()], count[chosen], labels, polygons[chosen]
-        )
+        chosen_names = [names[row] for row in chosen.tolist()]
+        return Expected(chosen_names, count[chosen], labels, polygons[chosen], self._unmasked)
 
     def _chosen(self, images: Sequence[bytes]) -> IntArray:
         if unknown := [name for name in images if name not in self._names]:
@@ -190,9 +195,9 @@ def _is_segmentation(value: Any) -> bool:
 
 
 def _is_mask(value: Any) -> bool:
-    """Return whether a value is polygons or an RLE. For others, DALI reuses the value before."""
+    """Return whether a value is an RLE, polygons, or neither list nor object, which is no mask."""
     if type(value) is not dict:
-        return type(value) is list and _is_segmentation(value)
+        return _is_segmentation(value)
     size, counts = value.get("size") or 0, value.get("counts") or 0
     if type(size) is not list or len(size) != 2 or not all(_is_int32(it) and it > 0 for it in size):
         return False

@@ -18,6 +18,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -107,7 +108,14 @@ def find(
         raise ValueError(f"{what} has no values")
     ranges = Ranges.of_files((it.starts, it.sizes) for it in values)
     guards = {number: it.guards for number, it in enumerate(values)}
-    return replace(found, ranges=ranges, containers=counts, guards=guards)
+    # Neither an index nor an object store has the keys.
+    at_hand = zip(paths, names, strict=True) if found.sizes is None and not may_be_missing else ()
+    info = [partial(_source_info, *each) for each in at_hand]
+    return replace(found, ranges=ranges, containers=counts, guards=guards, source_info=info)
+
+
+def _source_info(path: bytes, file: bytes) -> dict[int, bytes]:
+    return {start: b"%b at key %b" % (path, key) for start, key in pages.keys(file).items()}
 
 
 def _data_file(path: bytes) -> bytes:

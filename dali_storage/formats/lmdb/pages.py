@@ -27,7 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ _DEEPEST = 32
 _NODE = 10  # bytes of the smallest node, with its entry in the list
 _READS = 16  # at once: each waits for the storage most of the time
 _PAGES = 64  # read and parsed at a time
+_Parse: TypeAlias = Callable[..., tuple[NDArray[Any], ...]]
 _DAMAGED = "the file is damaged or truncated: copy it again (mdb_copy), or write it again"
 _OTHER = "dump it there (mdb_dump), and load it here (mdb_load of LMDB 0.9)"
 
@@ -154,7 +155,7 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
         head, wrong = os.pread(fd, _HEAD, 0), None
         try:
             found = meta(head)
-            columns = _walk(fd, found, status.st_size, progress)
+            columns = _walk(fd, found, status.st_size, progress, _leaves)
             places = guarded(found.page_size, *columns)
             guards = [(at, os.pread(fd, nbytes, at)) for at, nbytes in places]
         except ValueError as error:
@@ -169,10 +170,18 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
     return Values(*columns, guards, status.st_size, status.st_mtime_ns)
 
 
+def keys(path: bytes) -> dict[int, bytes]:
+    """Return the keys of a file that `scan()` accepts, by the starts of their values."""
+    with open_regular(path) as file, named(path):
+        fd, end = file.fileno(), os.fstat(file.fileno()).st_size
+        starts, found = _walk(fd, meta(os.pread(fd, _HEAD, 0)), end, int, _leaf_keys)
+    return dict(zip(starts.tolist(), found.tolist(), strict=True))
+
+
 def _walk(
-    fd: int, meta: Meta, end: int, progress: Callable[[int], object]
-) -> tuple[IntArray, IntArray]:
-    """Find the starts and sizes of the values of a file of `end` bytes, level by level."""
+    fd: int, meta: Meta, end: int, progress: Callable[[int], object], leaves: _Parse
+) -> tuple[IntArray, NDArray[Any]]:
+    """Find the starts of the values of a file of `end` bytes, and another column of `leaves`."""
     none = np.empty(0, np.int64)
     if meta.root == _NONE and not meta.entries:
         return none, none
@@ -187,8 +196,8 @@ def _walk(
             _refuse((ascending < 2) | (ascending > last), ascending, "does not exist")
             _refuse(ascending[1:] == ascending[:-1], ascending, "is twice in the tree")
             parts = np.split(ascending, range(_PAGES, pages.size, _PAGES))
-            parse = _branches if above else partial(_leaves, last=last)
-            found: list[tuple[IntArray, ...]] = []
+            parse = _branches if above else partial(leaves, last=last)
+            found: list[tuple[NDArray[Any], ...]] = []
             for nodes in pool.map(partial(_read, fd, meta, parse), parts):
                 progress(0 if above else int(parts[len(found)][-1]) * meta.page_size)
                 found.append(nodes)
@@ -201,9 +210,7 @@ def _walk(
     return pages, columns[1][rows]
 
 
-def _read(
-    fd: int, meta: Meta, parse: Callable[..., tuple[IntArray, ...]], pages: IntArray
-) -> tuple[IntArray, ...]:
+def _read(fd: int, meta: Meta, parse: _Parse, pages: IntArray) -> tuple[NDArray[Any], ...]:
     """Read pages with ascending numbers, neighbours in one read, and parse them."""
     size = meta.page_size
     block = np.empty((pages.size, size), np.uint8)
@@ -241,6 +248,17 @@ def _leaves(block: NDArray[np.uint8], pages: IntArray, last: int) -> tuple[IntAr
     starts += numbers * size
     starts[apart] = first.astype(np.int64) * size + _HEADER
     return counts, starts, sizes
+
+
+def _leaf_keys(block: NDArray[np.uint8], pages: IntArray, last: int) -> tuple[NDArray[Any], ...]:
+    """Return what `_leaves()` returns, with keys, bytes objects, in the place of the sizes."""
+    counts, starts, _ = _leaves(block, pages, last)
+    _, rows, nodes, (*_, sizes) = _nodes(block, pages, _LEAF)
+    first, content = rows * block.shape[1] + nodes + 8, block.tobytes()
+    spans = zip(first.tolist(), (first + sizes).tolist(), strict=True)
+    found = np.empty(first.size, object)
+    found[:] = [content[start:stop] for start, stop in spans]
+    return counts, starts, found
 
 
 def _nodes(

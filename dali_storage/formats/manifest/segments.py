@@ -64,6 +64,7 @@ class Segments(Format):
         self.outputs = [Output(), _FLAG, _COLUMNS[float], _RATE, _COLUMNS[int]]
         self.outputs += [_COLUMNS[kind] for kind in kinds]
         self._rates, self._decoded = rates, decoded
+        self.named = () if decoded else (0,)  # as in DALI
         self._known = WeakKeyDictionary[Catalog, tuple[Manifest, dict[int, Sound]]]()
 
     def find(self, manifest: Manifest, files: Files) -> Catalog:

@@ -1,7 +1,8 @@
 """.npy files: an array each, with its type and shape in a header.
 
 The layout is that of numpy.lib.format, versions 1 to 3. DALI's reader (dali/util/numpy.cc) accepts
-files of version 1 only, and finds files by the rules of its loader/file_loader.h.
+files of version 1 only, whatever follows the shape in their headers, and finds files by the rules
+of its loader/file_loader.h.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.lib import format as npy
@@ -30,8 +32,18 @@ from ...samples.patterns import compile_filters
 from ..kinds import OneKind, named
 from .region import Region
 
-_WIDTHS = {npy.magic(1, 0): 2, npy.magic(2, 0): 4, npy.magic(3, 0): 4}  # bytes of its length
+_WIDTHS = {npy.magic(1, 0)[:-1]: 2, npy.magic(2, 0)[:-1]: 4, npy.magic(3, 0)[:-1]: 4}
+"""The bytes of a header's length, by major version: DALI reads any minor one."""
+# A header as DALI reads it; the rest is ignored, with padding and more keys.
+_PLAIN = re.compile(
+    rb"\s*\{\s*'descr'\s*:\s*'([<|=](?:[ui][1248]|f[248]|b1))'\s*,"
+    rb"\s*'fortran_order'\s*:\s*(True|False)\s*,"
+    rb"\s*'shape'\s*:\s*\(\s*((?:(?:\d+\s*,\s*)+(?:\d+\s*)?)?)\)"
+).match
+_LONG = re.compile(rb"(\d)L(?=\s*[,)])")  # an integer of Python 2
 _LONGEST = 8 + 2 + 0xFFFF  # bytes of a header of version 1; an array of numbers has 128
+_Header: TypeAlias = tuple[Iterable[Any], bool, np.dtype[Any]]
+"""Shape, whether in Fortran order, and type."""
 _MOST_AXES = 32
 _NO_LABELS = np.empty(0, np.int32)
 
@@ -120,7 +132,7 @@ def view(content: memoryview) -> NDArray[Any]:
         ValueError: the file is not an array of numbers, or is truncated; has the remedy.
     """
     start = bytes(content[:12])
-    width = _WIDTHS.get(start[:8])
+    width = _WIDTHS.get(start[:7])
     if width is None:
         raise ValueError(f"it is not a .npy file of version 1 to 3: it begins with {start!r}")
     offset = 8 + width + int.from_bytes(start[8 : 8 + width], "little")
@@ -147,12 +159,8 @@ def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C",
     Raises:
         ValueError: the header is not valid, or DALI has no such type.
     """
-    file = io.BytesIO(raw)
     try:
-        # 3.0 differs from 2.0 only in the encoding of the names of fields.
-        is_first = npy.read_magic(file) == (1, 0)
-        read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
-        shape, fortran, dtype = read(file, max_header_size=_LONGEST)
+        shape, fortran, dtype = _parse_as_dali(raw) or _parse_as_numpy(raw)
     except Exception as error:  # numpy does not document the types
         what = f"its header is not valid ({str(error)[:200]})"
         raise ValueError(f"{what}; write the file again with numpy.save()") from None
@@ -166,3 +174,19 @@ def parse(raw: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, Literal["C",
         what = f"its shape {shape} is impossible, or has more than {_MOST_AXES} dimensions"
         raise ValueError(f"{what}; write the file again with numpy.save()")
     return dtype, shape, whole if all(shape) else 0, "F" if fortran else "C"
+
+
+def _parse_as_dali(raw: bytes) -> _Header | None:
+    if (found := _PLAIN(raw, 8 + _WIDTHS[raw[:7]])) is None:
+        return None
+    shape = filter(bytes.strip, found[3].split(b","))
+    return shape, found[2] == b"True", np.dtype(found[1].decode())
+
+
+def _parse_as_numpy(raw: bytes) -> _Header:
+    # numpy would warn of integers of Python 2, which may be an error.
+    file = io.BytesIO(_LONG.sub(rb"\1 ", raw))
+    # 3.0 differs from 2.0 only in the encoding of the names of fields.
+    is_first = npy.read_magic(file)[0] == 1
+    read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
+    return read(file, max_header_size=_LONGEST)

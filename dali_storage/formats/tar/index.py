@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import BinaryIO
 
 import numpy as np
@@ -71,6 +72,14 @@ def _probes(lines: list[bytes], done: int, width: int) -> Iterator[tuple[int, Me
         for at in range(0, len(words), width):
             name = words[at + 3] if width == 4 else b""
             yield done + sample, Member(name, int(words[at + 1]), int(words[at + 2]))
+
+
+def names(file: BinaryIO) -> dict[int, bytes]:
+    """Return the name of each file in an index that `blocks()` accepts, by offset; v1.1: empty."""
+    version, count = file.readline(_LINE).split(None, 2)[:2]
+    width, lines = _WIDTHS[version], map(bytes.split, islice(file, int(count)))
+    parts = (line[at : at + width] for line in lines for at in range(0, len(line), width))
+    return {int(part[1]): b"".join(part[3:]) for part in parts}
 
 
 def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -36,7 +36,7 @@ class WebDataset(Format):
     labels = False
 
     def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
-        self._dtypes = dtypes
+        self._dtypes, self.named = dtypes, range(len(dtypes))
         self.outputs = [Output(dtype) for dtype in dtypes]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
@@ -94,7 +94,18 @@ def find(
     outputs = len(selection.ext)
     counts = np.array([len(starts) // outputs for starts, _ in pieces])
     selection.refuse_nothing(int(counts.sum()))
-    return replace(tars, ranges=Ranges.of_files(pieces), pieces=outputs, containers=counts)
+    found = replace(tars, ranges=Ranges.of_files(pieces), pieces=outputs, containers=counts)
+    each = zip(paths, indexes or repeat(None), strict=False)
+    return replace(found, source_info=[partial(_source_info, *it, files) for it in each])
+
+
+def _source_info(path: bytes, index: bytes | None, files: Files) -> dict[int, bytes]:
+    if index is None:
+        names = {member.offset: member.name for member in members(path)}
+    else:
+        with files.opened([index]) as opened:
+            names = tar_index.names(next(opened))
+    return {offset: b"%b:%d:%b" % (path, offset, name) for offset, name in names.items()}
 
 
 def _scan(path: bytes) -> Iterator[Block]:

@@ -41,6 +41,7 @@ class TfRecord(Format):
     def __init__(self, features: Mapping[str, Feature], checksum: Checksum | None = None) -> None:
         """The outputs are `features`, by name. With a `checksum`, every record is verified."""
         self._features = {name.encode(): feature for name, feature in features.items()}
+        self.named = range(len(features))
         self._is_string = [it.kind == example.BYTES for it in features.values()]
         self._checksum = checksum
         self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it

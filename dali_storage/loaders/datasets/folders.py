@@ -8,15 +8,18 @@ from functools import partial
 from typing import Unpack
 
 import numpy as np
+from nvidia.dali.pipeline import do_not_convert
 
-from ... import readers
 from ...contract import registry
 from ...contract._types import PathLike
 from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
+from ...readers.files import read_files
 from ...samples import discovery, finding
 from ...samples.finding import root_of
 from ...samples.locations import is_index, location
+from ...samples.patterns import compile_filters
+from ...samples.walk import from_classes
 from ..loop.loader import Loader
 from ..transforms import presets
 from .images import ImagePipeline
@@ -36,9 +39,9 @@ def image_folder(
     """Batches `(images, labels)` of the images in a directory of class directories.
 
     Pixels and labels equal torchvision's `ImageFolder(root)`: labels number the class directories
-    from 0, sorted by name (as bytes). Images are files with the default names of `fn.readers.file`:
-    `*.jpg`, `*.jpeg`, `*.png`, `*.webp` and others, in upper or lower case; other files are
-    ignored.
+    from 0, sorted by name (as bytes). Images are files at any depth below a class directory, in
+    torchvision's order, with names such as `*.jpg`, `*.jpeg`, `*.png` or `*.webp`, in upper or
+    lower case; other files are ignored. docs/loaders.md has the differences.
 
     * images: float32 and normalised, (N, 3, height, width), or as set by `dtype` and `layout`.
     * labels: int64, (N,); on the same device.
@@ -47,7 +50,8 @@ def image_folder(
         root: the directory, a URL such as `s3://bucket/train`, or an index of either, made by
             `python -m dali_storage index`. Labels of a URL number the classes with images, in the
             order of whole keys: unlike on disk, `a-b/` is before `a/`. None: the samples known to
-            the backend, as with an extent map.
+            the backend, as with an extent map. Unlike a directory, these three have the samples of
+            `readers.file`: none is deeper than its class directory.
         train: the defaults for training. If True, the images are shuffled, get
             `presets.IMAGENET_TRAIN`, and come in full batches only; else they keep their order, get
             `presets.IMAGENET_EVAL`, and the last batch may be smaller.
@@ -64,7 +68,7 @@ def image_folder(
         OSError: the directory cannot be read.
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
-    settings, where = Settings(**options), _shown_root(root)
+    settings, where, find = Settings(**options), _shown_root(root), None
     if root is not None and scheme(os.fsencode(root)):
         check, names = _when_listed(root, settings, classes)
     else:
@@ -73,8 +77,10 @@ def image_folder(
             require_classes(known, list(classes), f"class directories of {where}")
         check, names = partial(require_images, known), lambda: known
         where += f", {len(known)} classes"
+        if root is not None and not is_index(root):
+            find = partial(_find, discovery.Directory(root).root, known)
     return ImagePipeline(
-        read=partial(readers.file, file_root=root),
+        read=partial(do_not_convert(read_files), find, file_root=root),
         settings=settings,
         train=train,
         preset=presets.IMAGENET_TRAIN if train else presets.IMAGENET_EVAL,
@@ -84,6 +90,14 @@ def image_folder(
         describe=lambda: f"image_folder of {where}",
         roots=[] if root is None else [location("root", root_of(root))],
     )
+
+
+def _find(root: bytes, classes: tuple[str, ...], *_: object) -> Catalog:
+    """The images of a directory; see `Opening.find`."""
+    choose = compile_filters("", discovery.IMAGE_FILTERS, case_sensitive=False)
+    found = from_classes(root, map(os.fsencode, classes), choose)
+    require_images(classes, found)
+    return found
 
 
 def _when_listed(
@@ -187,6 +201,6 @@ def require_images(names: tuple[str, ...], catalog: Catalog) -> None:
     if empty:
         raise ValueError(
             f"no images in the class directories {shown(empty)} of {_shown_root(catalog.root)}: "
-            f"only files matching {', '.join(discovery.DEFAULT_FILE_FILTERS)} are read. Remove "
+            f"only files matching {', '.join(discovery.IMAGE_FILTERS)} are read. Remove "
             "the directories, or convert the images"
         )

@@ -55,11 +55,11 @@ def run(batches=1, **arguments):
 NOBODY = {"endpoint": "http://127.0.0.1:1"}
 
 
-def fail(mode):
+def fail(mode, arg=None, **options):
     def make(server):
         for method in ("GET", "HEAD", "LIST"):
-            server.fail(mode, n=FOR_EVER, on=method)
-        return {}
+            server.fail(mode, FOR_EVER, arg, on=method)
+        return options
 
     return make
 
@@ -68,7 +68,9 @@ BAD = {
     "expired": (fail("expired"), PermissionError, "the credentials have expired; renew them"),
     "region": (fail("region"), OSError, "the bucket is in another region; set region"),
     "refuses": (lambda _: NOBODY, ConnectionRefusedError, "http://127.0.0.1:1 refuses connections"),
-    "throttled": (lambda it: fail("503")(it) | {"retry": 0.3}, OSError, "throttles"),
+    "compressed": (fail("proxy", "gzip"), OSError, "turn off compression in the server or proxy"),
+    "cut": (fail("proxy", "cut", retry=0.3), ConnectionResetError, "limits of size"),
+    "throttled": (fail("503", retry=0.3), OSError, "throttles"),
 }
 
 

@@ -135,8 +135,8 @@ def test_certificates_are_verified(certificate, trusted, monkeypatch):
     ("status", "range_", "length", "says"),
     [
         (206, "bytes 100-199/1000", 100, ""),
-        (206, "bytes 0-99/1000", 100, "WrongRange"),
-        (206, "bytes 100-200/1000", 100, "WrongRange"),
+        (206, "bytes 0-99/1000", 100, "UnexpectedRange"),
+        (206, "bytes 100-200/1000", 100, "UnexpectedRange"),
         (206, "bytes 100-199/*", 100, "NotPartial"),
         (206, "", 100, "NotPartial"),
         (200, "bytes 100-199/1000", 100, "NotPartial"),

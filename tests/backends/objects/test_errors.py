@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
-from dali_storage.backends.objects.store import Stores, head
+from dali_storage.backends.objects.remote import StoreRemote
+from dali_storage.backends.objects.store import Stores, get, head
 from dali_storage.contract.errors import ObjectReplacedError
 from tests.kit.objects.client import FOR_EVER, FaultServer
 
@@ -14,7 +15,7 @@ URL = b"s3://data/a/status: 503 <Code>SlowDown</Code>"
 DATA = b"0123456789" * 100
 PASSING = "408", "425", "429", "500", "502", "503", "504"
 ASK = {
-    "GET": lambda store, key: bytes(store.get(key, options={"range": (0, len(DATA))}).buffer()),
+    "GET": lambda store, key: bytes(get(store, key, {"range": (0, len(DATA))}).buffer()),
     "HEAD": lambda store, key: store.head(key),
     "LIST": lambda store, key: store.list("a/").collect(),
 }
@@ -121,6 +122,12 @@ def test_the_reason_of_a_refused_head_is_asked_for(store, mode, says):
         ("slow", 600, errno.ETIMEDOUT, True, True),
         ("stall", 600, errno.ETIMEDOUT, True, True),
         ("no-range", None, errno.EPROTO, False, False),
+        ("proxy", "chunked", errno.EPROTO, False, False),
+        ("proxy", "gzip", errno.EPROTO, False, False),
+        ("proxy", "Content-Range: bytes 0-999/*", errno.EPROTO, False, False),
+        ("proxy", "Content-Range: bytes 1-1000/1001", errno.EIO, False, False),
+        ("proxy", "Transfer-Encoding: chunked", errno.EPROTO, False, False),
+        ("proxy", "Content-Length: -5", errno.EPROTO, False, False),
         ("redirect", "http://127.0.0.1:1/", errno.ECONNREFUSED, True, False),
         ("redirect", "http://no.such.host.invalid/", errno.EHOSTUNREACH, True, False),
     ],
@@ -132,6 +139,31 @@ def test_a_broken_connection_is_an_error_with_a_number(
     error, ours = failure(timeout=0.5 if mode in ("slow", "stall") else 60)
     assert ours.errno == number
     assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
+
+
+def test_a_list_may_be_chunked(store):
+    for changes in ("chunked", "unsized"):
+        store.fail("proxy", arg=changes, on="LIST")
+        assert len(ASK["LIST"](*Stores().locate(URL))) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "arg", "part", "says"),
+    [
+        ("longer", None, (0, 100), "sent 101 bytes instead of 100"),
+        ("short", None, (0, 1000), "sent 500 bytes instead of 1,000"),
+        ("proxy", "gzip", (0, None), "Content-Encoding: gzip"),
+        ("proxy", "br", (9, None), "Content-Encoding: br"),
+        ("proxy", "Content-Range: bytes 0-2/3", (0, 100), "sent 100 bytes instead of 3"),
+        ("proxy", "Content-Range: bytes 0-2/3", (9, 100), "a different byte range"),
+        ("no-range", None, (1, 100), "ignores Range"),
+    ],
+)
+def test_an_index_is_never_compressed_or_of_another_length(store, mode, arg, part, says):
+    store.fail(mode, arg=arg)
+    with pytest.raises(OSError, match=says) as caught:
+        StoreRemote(Stores(), 0, True).contents([(URL, *part)])
+    assert caught.value.filename == URL.decode()
 
 
 def test_a_redirect_in_a_circle_is_an_error(store):

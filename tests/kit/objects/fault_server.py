@@ -25,6 +25,7 @@ import signal
 import ssl
 import sys
 import urllib.parse
+import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,6 +70,7 @@ FAULTS = {
     "longer": "a body with one byte more than was asked for",
     "no-etag": "no ETag, after `arg` seconds",
     "no-range": "the Range is ignored: 200 and the whole object",
+    "proxy": "the right answer, as a proxy passes it on: `arg`, see `_passed_on()`",
     "redirect": "307 to the URL `arg`; without it, to the same one",
     "replace": "the right answer; then the object, or all that were listed, are replaced",
     "reset": "the connection is reset",
@@ -279,11 +281,14 @@ class Server:
         state.under_way += 1
         request = Request(kind, key, headers, query, state.under_way)
         state.log.append(request)
+        fault = state.fault(request)
         try:
-            await self._answer(writer, request, state.fault(request))
+            await self._answer(writer, request, fault)
         except Answer as answer:
-            head, body = answer.args
+            head, body = _passed_on(answer, fault.arg) if request.fault == "proxy" else answer.args
             writer.write(head + (b"" if method == "HEAD" else body))
+            if b"\r\nConnection: close" in head:
+                writer.close()
         finally:
             state.under_way -= 1
         await writer.drain()
@@ -427,6 +432,28 @@ def _range(header: str, size: int) -> tuple[int, int]:
     if start >= size:
         raise Answer(416, Content_Range=f"bytes */{size}")
     return start, end
+
+
+def _passed_on(answer: Answer, words: Any) -> tuple[bytes, bytes]:
+    """An answer after changes: a compression, "chunked", "unsized", "cut", headers; by "; "."""
+    head, body = answer.args
+    *lines, _, _ = head.decode("latin1").split("\r\n")
+    for word in words.split("; ") if isinstance(words, str) else ["gzip", "chunked"]:
+        line = "Connection: close" if word in ("cut", "unsized") else word
+        if word in ("chunked", "unsized"):
+            lines = [each for each in lines if not each.startswith("Content-Length")]
+        if word in ("gzip", "deflate", "br"):
+            body = zlib.compress(body)
+            lines.append(f"Content-Encoding: {word}")
+            line = f"Content-Length: {len(body)}"
+        elif word == "chunked":
+            parts = [*filter(None, (body[:1000], body[1000:])), b""]
+            body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+            line = "Transfer-Encoding: chunked"
+        elif word == "cut":
+            body = body[: len(body) // 2]
+        lines = [*(it for it in lines if not it.startswith(line.partition(":")[0])), line]
+    return "\r\n".join([*lines, "", ""]).encode("latin1"), body
 
 
 async def main() -> None:
