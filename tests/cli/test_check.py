@@ -14,7 +14,7 @@ from dali_storage.contract.errors import SampleReplaced
 from dali_storage.samples import index_file
 from tests.kit.parity import build
 from tests.loaders.test_bad_images import jpeg
-from tests.samples.test_structure import picture, sound
+from tests.bad_samples.test_structure import picture, sound
 
 BAD = {
     "cut.jpg": "JPEG: cut short (no EOI)",
