@@ -109,10 +109,9 @@ class Loader:
 
     @property
     def sampler(self) -> EpochSampler:
-        """For training loops that call `loader.sampler.set_epoch(e)` before each epoch.
+        """Its `set_epoch(e)` makes every `iter()` begin epoch e, as torch's DistributedSampler.
 
-        Every `iter()` then begins epoch e, until the next call, as with a DataLoader over torch's
-        DistributedSampler. After `loader.set_epoch(e)`, it begins e, e + 1 and so on.
+        `loader.set_epoch(e)` makes e the next epoch, which e + 1 follows.
         """
         return EpochSampler(self._progress, self._supply)
 

@@ -17,9 +17,8 @@ class Progress:
         epoch: the latest epoch; -1 before the first one.
         given: delivered batches of the epoch, including batches before a saved state.
         length: batches of the epoch.
-        start: the epoch after `epoch`, or the one that was set or loaded; and the number of its
-            delivered batches.
-        fixed: the epoch that every iterator begins, set by EpochSampler, or None.
+        start: the next epoch, and the number of its delivered batches.
+        fixed: the epoch that every iterator begins instead, if an EpochSampler set one.
         restored: the position of a loaded state, until the next request for a batch.
         turn: identifies the iterator of `epoch`; None if `iter()` was called since.
         valid: samples of the latest batch without padding.
@@ -55,16 +54,12 @@ class Progress:
         return LoaderStats(batches, samples, end - begin, wait, storage)
 
     def set_epoch(self, epoch: int, *, fix: bool = False) -> None:
-        """Make an epoch the next one, or with `fix` every one; in a loaded state's, go on from it.
-
-        Raises:
-            ValueError: not an epoch.
-        """
+        """Make an epoch the next one, or with `fix` each one; in that of a state, go on from it."""
         if type(epoch) is not int or epoch < 0:
             raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
-        restored, fixed = self.restored, epoch if fix else None
-        start = restored if restored and restored[0] == epoch else (epoch, 0)
-        self.start, self.fixed = start, fixed
+        restored = self.restored
+        self.start = restored if restored and restored[0] == epoch else (epoch, 0)
+        self.fixed = epoch if fix else None
 
     def restore(self, epoch: int, given: int, length: int) -> None:
         """Make this position the next one; `length` is the number of the epoch's batches."""

@@ -1,4 +1,4 @@
-"""What training loops expect of a loader's sampler."""
+"""What training loops expect of the sampler of a loader."""
 
 import warnings
 
@@ -10,18 +10,15 @@ class EpochSampler:
     """The `sampler` of a Loader; training loops call its `set_epoch()`."""
 
     def __init__(self, progress: Progress, supply: PipelineFactory) -> None:
-        """Set the epochs of this Progress, whose batches come from `supply`."""
+        """Set the epochs of a Loader with this progress and supply."""
         self._progress = progress
         self._supply = supply
 
     def set_epoch(self, epoch: int) -> None:
-        """Make every `iter()` begin this epoch until the next call, as torch's samplers do.
+        """Make every `iter()` begin this epoch until the next call; the epoch under way goes on.
 
-        The epoch under way goes on. If the state that was just loaded is in this epoch, the first
-        `iter()` goes on from the state; if not, a warning says what is left out or repeated.
-
-        Raises:
-            ValueError: not an epoch.
+        With a loaded state of this epoch, the first `iter()` goes on from the state. With a state
+        of another epoch, a warning says which batches are left out or repeated.
         """
         self._progress.set_epoch(epoch, fix=True)
         loaded, given = self._progress.restored or (epoch, 0)
@@ -29,8 +26,8 @@ class EpochSampler:
             effect = "left out" if epoch > loaded else "repeated"
             warnings.warn(
                 f"the loaded state is in epoch {loaded}, after {given} batches, but the training "
-                f"loop begins epoch {epoch}: the batches between the two are {effect}; to go on "
-                f"from the state, call set_epoch({loaded})",
+                f"loop begins epoch {epoch}: the batches in between are {effect}; to go on from "
+                f"the state, call set_epoch({loaded})",
                 stacklevel=2,
             )
 
