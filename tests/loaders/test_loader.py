@@ -123,7 +123,7 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(order, last_batch
             iter(loader)
             iterator, here = iter(loader), start
             rest = given(make, expected(start[0]), start[0], last_batch, 1, 3)
-            assert len(loader) == len(rest)
+            assert (loader.epoch, len(loader)) == (start[0], len(rest))
             taken = [batch for batch in (next(iterator, None) for _ in range(number)) if batch]
             assert labels(taken) == rest[start[1] : start[1] + number]
             if number:
@@ -161,6 +161,8 @@ def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader):
         for _batch in one:
             lengths.append(len(one))
     assert lengths == [2, 3, 3, 3, 2, 2, 3]
+    one.sampler.set_epoch(1)
+    assert [len(one) for _ in range(2) for _batch in one] == [3] * 6
 
 
 def test_the_sampler_tells_the_size_of_a_batch(loader):

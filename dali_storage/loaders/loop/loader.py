@@ -138,7 +138,7 @@ class Loader:
         Between `iter()` and the first batch, and after the last one, the position is the beginning
         of the next epoch. Plain types only, for JSON and torch.load(weights_only=True).
         """
-        batches = self._supply.at(*self._progress.place)
+        batches = self._supply.at(*self._progress.saved)
         return State.save(batches.identity, batches.states(), batches.pipeline.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

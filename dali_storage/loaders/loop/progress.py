@@ -37,9 +37,14 @@ class Progress:
     @property
     def place(self) -> tuple[int, int]:
         """The epoch of the next batch, and the number of batches before."""
-        if self.turn is None:
-            return self.coming
-        return (self.epoch, self.given) if self.given < self.length else self.start
+        under_way = self.turn is not None and self.given < self.length
+        return (self.epoch, self.given) if under_way else self.coming
+
+    @property
+    def saved(self) -> tuple[int, int]:
+        """The place for a state; after a whole epoch, it is in the following one, fixed or not."""
+        complete = self.turn is not None and self.given >= self.length
+        return self.start if complete else self.place
 
     @property
     def coming(self) -> tuple[int, int]:
