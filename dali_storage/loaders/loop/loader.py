@@ -109,10 +109,7 @@ class Loader:
 
     @property
     def sampler(self) -> EpochSampler:
-        """Its `set_epoch(e)` makes every `iter()` begin epoch e, as torch's DistributedSampler.
-
-        `loader.set_epoch(e)` makes e the next epoch, which e + 1 follows.
-        """
+        """Its `set_epoch()` sets the epoch of every `iter()`, as torch's DistributedSampler."""
         return EpochSampler(self._progress, self._supply)
 
     # Lightning reads `batch_sampler` where there is a `sampler`, and its DeepSpeed the batch size.

@@ -10,15 +10,13 @@ class EpochSampler:
     """The `sampler` of a Loader; training loops call its `set_epoch()`."""
 
     def __init__(self, progress: Progress, supply: PipelineFactory) -> None:
-        """Set the epochs of a Loader with this progress and supply."""
         self._progress = progress
         self._supply = supply
 
     def set_epoch(self, epoch: int) -> None:
         """Make every `iter()` begin this epoch until the next call; the epoch under way goes on.
 
-        With a loaded state of this epoch, the first `iter()` goes on from the state. With a state
-        of another epoch, a warning says which batches are left out or repeated.
+        The first `iter()` goes on from a loaded state, if its epoch is this one; if not, it warns.
         """
         self._progress.set_epoch(epoch, fix=True)
         loaded, given = self._progress.restored or (epoch, 0)
