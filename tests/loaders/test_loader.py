@@ -78,6 +78,7 @@ def test_all_ranks_together_give_every_sample_once(samples, batch_size, world, o
     last_batch="partial",
     steps=[("take", 1), ("restore", 0), ("set_epoch", 2), ("set_epoch", 0), ("take", 2)],
 )
+@pytest.mark.filterwarnings("ignore:the loaded state is in epoch")
 @of(
     order=st.sampled_from(sorted(SHUFFLES)),
     last_batch=st.sampled_from(POLICIES),
@@ -85,6 +86,7 @@ def test_all_ranks_together_give_every_sample_once(samples, batch_size, world, o
         st.one_of(
             st.integers(0, 8).map(lambda batches: ("take", batches)),
             st.integers(0, 5).map(lambda epoch: ("set_epoch", epoch)),
+            st.integers(0, 5).map(lambda epoch: ("sampler", epoch)),
             st.just(("restore", 0)),
         ),
         max_size=8,
@@ -97,10 +99,11 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(order, last_batch
     options = {"shard": Shard(1, 3), "last_batch": last_batch, "to": "numpy"}
     loader = Loader(make, **options)
     start = here = 0, 0  # an epoch, and how many of its batches were given
-    restored = None
+    restored = fixed = None
     for step, number in steps:
-        if step == "set_epoch":
-            loader.set_epoch(number)
+        if step in ("set_epoch", "sampler"):
+            (loader if step == "set_epoch" else loader.sampler).set_epoch(number)
+            fixed = number if step == "sampler" else None
             coming = restored if restored and restored[0] == number else (number, 0)
             start, here = coming, coming if here == start else here
         elif step == "restore":
@@ -109,12 +112,13 @@ def test_any_sequence_of_steps_gives_the_batches_of_its_epochs(order, last_batch
             loader = Loader(make, **options)
             loader.load_state_dict(state)
             assert place(state) == here
-            start = restored = here
+            start, restored, fixed = here, here, None
         else:
+            start = start if fixed in (None, start[0]) else (fixed, 0)
             iter(loader)
             iterator, here = iter(loader), start
             rest = given(make, expected(start[0]), start[0], last_batch, 1, 3)
-            assert len(loader) == len(rest)
+            assert (loader.epoch, len(loader)) == (start[0], len(rest))
             taken = [batch for batch in (next(iterator, None) for _ in range(number)) if batch]
             assert labels(taken) == rest[start[1] : start[1] + number]
             if number:
@@ -152,3 +156,6 @@ def test_len_is_of_the_epoch_under_way_or_else_of_the_coming_one(loader):
         for _batch in one:
             lengths.append(len(one))
     assert lengths == [2, 3, 3, 3, 2, 2, 3]
+    assert one.batch_sampler.batch_size == 2  # as Lightning's DeepSpeed asks
+    one.sampler.set_epoch(1)
+    assert [len(one) for _ in range(2) for _batch in one] == [3] * 6

@@ -97,6 +97,7 @@ def test_a_state_replaces_what_the_loader_was_doing(loader):
     other = loader(MAKE)
     old = iter(other)
     next(old)
+    other.sampler.set_epoch(5)
     other.load_state_dict(one.state_dict())
     assert (other.epoch, len(other)) == (3, 6)
     with pytest.raises(RuntimeError, match=r"newer"):

@@ -11,6 +11,7 @@ from ...runtime.histogram import Histogram
 from .epochs import LAST_BATCH, LastBatch
 from .pipeline_factory import PipelineFactory
 from .progress import Progress
+from .sampler import EpochSampler
 from .state import State
 from .stats import LoaderStats
 from .tensors import To, converter
@@ -104,9 +105,15 @@ class Loader:
         With a loaded state of this epoch, the epoch goes on from the state. The samples have the
         order of the epoch; random operators simply continue.
         """
-        if type(epoch) is not int or epoch < 0:
-            raise ValueError(f"epoch must be an integer from 0 on, not {epoch!r}")
         self._progress.set_epoch(epoch)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """Its `set_epoch()` sets the epoch of every `iter()`, as torch's DistributedSampler."""
+        return EpochSampler(self._progress, self._supply)
+
+    # Lightning reads `batch_sampler` where there is a `sampler`, and its DeepSpeed the batch size.
+    batch_sampler = sampler
 
     def set_weights(self, weights: Mapping[Any, Any], at: int | None = None) -> int:
         """Mix the sources or classes of the reader by other weights; see `readers.set_weights()`.
@@ -128,7 +135,7 @@ class Loader:
         Between `iter()` and the first batch, and after the last one, the position is the beginning
         of the next epoch. Plain types only, for JSON and torch.load(weights_only=True).
         """
-        batches = self._supply.at(*self._progress.place)
+        batches = self._supply.at(*self._progress.saved)
         return State.save(batches.identity, batches.states(), batches.pipeline.checkpoint())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,7 +192,7 @@ class Loader:
     def epoch(self) -> int:
         """The epoch of the latest batch; after `iter()`, the new epoch."""
         progress = self._progress
-        return progress.start[0] if progress.turn is None else progress.epoch
+        return progress.coming[0] if progress.turn is None else progress.epoch
 
     @property
     def valid(self) -> int:
@@ -231,7 +238,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         asked = time.perf_counter()
         loader, progress = self._loader, self._loader._progress
         if not self._begun:
-            start = progress.start
+            start = progress.coming
             length = loader._supply.batches(*start).epochs.batches(start[0])
             loader._begun = loader._supply.generation, loader._supply.histograms()
             progress.begin(length, asked, self._turn)
