@@ -1,7 +1,9 @@
 """Readers in DALI's pipelines; only this package and `dynamic` know DALI's internals.
 
 `compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`,
-`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines.
+`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines. This module is the
+composition root: it puts the plugs into the slots of a reader. Imports reading/, saving/,
+observing/, bad_samples/, samples/, order/, runtime/ and contract/.
 """
 
 from collections.abc import Mapping
