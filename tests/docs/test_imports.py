@@ -339,6 +339,19 @@ def test_the_core_works_without_dali_and_without_rich():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_reader_loads_no_plug_that_no_argument_asks_for(tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class/1.jpg").write_bytes(b"x")
+    done = run(
+        "import sys; from nvidia.dali import Pipeline; from dali_storage import readers\n"
+        "with (pipe := Pipeline(1, 1, None)):\n"
+        f"    pipe.set_outputs(*readers.file(file_root={str(tmp_path)!r}))\n"
+        "pipe.build(); pipe.run()\n"
+        "print(*(it for it in sys.modules if 'sampling' in it or 'bad_samples' in it))"
+    )
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
+
+
 def test_backends_is_a_relative_link():
     assert (ROOT / "dali_storage" / "backends").readlink() == Path("../backends")
 
