@@ -54,12 +54,6 @@ def is_root(name: str) -> bool:
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
-def can_become_index(path: str) -> bool:
-    """Return whether an index can be written to `path`; checked early, as listing may be slow."""
-    folder = os.path.dirname(path) or "."
-    return os.access(folder, os.W_OK) and (os.path.isfile(path) or not os.path.lexists(path))
-
-
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}

@@ -177,7 +177,7 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
         "columns": about,
     }
     text = json.dumps(header).encode("ascii")
-    with named(os.fsencode(path)), replacing(os.fsdecode(path)) as file:
+    with replacing(os.fsdecode(path)) as file:
         file.write(_START.pack(_MAGIC, len(text), zlib.crc32(text)) + text)
         for column in columns.values():
             file.write(bytes(-file.tell() % _ALIGNMENT))
