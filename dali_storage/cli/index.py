@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from bmap_tools import console
-from bmap_tools.atomic import destination, replacing
+from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick
 
 from ..formats.lmdb import index as lmdb_index
@@ -100,15 +100,11 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.Argum
         parser.error("--verify writes nothing; leave out -o")
     if not roots and any(getattr(given, name) for name in index_samples.OPTIONS):
         parser.error(f"filters and --backend-option need a ROOT, and {given.files[0]!r} is not one")
-    try:
-        if roots:
-            destination(given.output)  # before the listing, which may be slow
-        elif given.output is not None and not os.path.isdir(given.output):
-            for file in given.files:
-                os.stat(file)  # a missing root is no directory either, and -o could be right
-            parser.error(f"-o {given.output!r} is not a directory; make it first")
-    except OSError as error:
-        parser.error(str(error))
+    if not (roots or given.output is None or os.path.isdir(given.output)):
+        for file in given.files:
+            if not os.path.exists(file):  # it may be meant as a root, and -o is right
+                parser.error(f"{file!r} does not exist")
+        parser.error(f"-o {given.output!r} is not a directory; make it first")
     return given, parser
 
 

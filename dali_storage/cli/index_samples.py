@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bmap_tools.atomic import destination
+
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
@@ -58,6 +60,7 @@ def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
     try:
+        destination(given.output)  # refuses what is no file before the listing, which may be slow
         location("ROOT", root)  # refuses a URL with a password before it is shown
         if sys.stderr.isatty():
             print(f"listing {root!r}; this may take minutes", file=sys.stderr)
