@@ -339,6 +339,12 @@ class BatchStream:
             raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.ordering.make(self.rest).batch(position)
 
+    def latest(self, pending: int) -> list[IntArray]:
+        """Return the samples of the user's last batch, if any, and of the `pending` next ones."""
+        order = self.ordering.make(self.rest)
+        samples = [order.batch(index) for index in self.position.latest(pending)]
+        return samples if self.replacement is None else [*map(self.replacement.chosen, samples)]
+
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """Return the labels of the batch's samples: int32[n], owned by the caller."""
         return self.open()[0].labels[batch.samples]
