@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for index, what in sorted(bad.items()):
                 line = {"index": index, "path": full_path(catalog.path(index)), "reason": what}
                 file.write(json.dumps(line).encode() + b"\n")
-    except (BackendUnavailable, OSError, TypeError, ValueError) as error:
+    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for index, what in sorted(unusual.items()):
