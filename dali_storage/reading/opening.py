@@ -8,6 +8,7 @@ from typing import Any
 
 from ..contract.activity import enter, note
 from ..contract.catalog import Catalog, Tree
+from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
@@ -57,6 +58,7 @@ class Opening:
     names: Sequence[bytes] = ()
     stream: Callable[[Catalog], SampleStream] | None = None
 
+    @encodable()
     def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
         """Find the samples and open the backend, which the caller closes; make the stream.
 

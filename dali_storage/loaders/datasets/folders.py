@@ -16,6 +16,7 @@ from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
 from ...samples import discovery
 from ...samples.locations import is_index, location, root_of
+from ...samples.patterns import path_bytes
 from ..loop.loader import Loader
 from ..transforms import presets
 from .images import ImagePipeline
@@ -64,7 +65,7 @@ def image_folder(
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
     settings, where = Settings(**options), _shown_root(root)
-    if root is not None and scheme(os.fsencode(root)):
+    if root is not None and scheme(path_bytes("root", root)):
         check, names = _when_listed(root, settings, classes)
     else:
         known = _class_names_of_map(settings) if root is None else class_names(root)
