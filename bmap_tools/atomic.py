@@ -9,13 +9,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-_KINDS = {
-    stat.S_IFBLK: "a block device",
-    stat.S_IFCHR: "a character device",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
-}
+_KINDS = {"b": "a block device", "c": "a character device", "p": "a FIFO", "s": "a socket"}
 
 
 def destination(target: str) -> str:
@@ -33,7 +27,7 @@ def destination(target: str) -> str:
     if not os.path.isfile(path) and (os.path.exists(target) or os.path.lexists(path)):
         kind = "a link without an end"  # or, below, an open file without a name
         with contextlib.suppress(OSError):
-            kind = _KINDS.get(stat.S_IFMT(os.stat(target).st_mode), "a deleted file")
+            kind = _KINDS.get(stat.filemode(os.stat(target).st_mode)[0], "a deleted file")
         raise FileExistsError(errno.EEXIST, f"{kind} is not replaced; name a regular file", target)
     if not os.path.isdir(directory := os.path.dirname(path)):
         raise FileNotFoundError(errno.ENOENT, f"there is no directory {directory!r}", target)

@@ -1,5 +1,8 @@
 """The batches in which a pipeline may have failed, by name; the order is that of DALI's reader."""
 
+import os
+from pathlib import Path
+
 import pytest
 from nvidia.dali import Pipeline, fn
 
@@ -11,29 +14,20 @@ from tests.loaders.test_bad_images import jpeg
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 BATCH, SAMPLES = 4, 40
 SHUFFLED = {"random_shuffle": True, "seed": 7, "initial_fill": 16}
-QUEUES = {  # options of the pipeline, and the greatest number of batches
-    "one ahead": ({"prefetch_queue_depth": 1}, 2),
-    "two": ({"prefetch_queue_depth": 2}, 3),
-    "three": ({"prefetch_queue_depth": 3}, 4),
-    "separate queues": ({"prefetch_queue_depth": {"cpu_size": 3, "gpu_size": 4}}, 8),
-    "dynamic": ({"exec_dynamic": True}, 3),
-    "not dynamic": ({"exec_dynamic": False}, 3),
-    "in turn": ({"exec_async": False, "exec_pipelined": False}, 2),
-}
+QUEUES = [  # options of the pipeline, and the greatest number of batches
+    *(({"prefetch_queue_depth": depth}, depth + 1) for depth in (1, 2, 3)),
+    ({"prefetch_queue_depth": {"cpu_size": 3, "gpu_size": 4}}, 8),
+    *(({"exec_dynamic": dynamic}, 3) for dynamic in (True, False)),
+    ({"exec_async": False, "exec_pipelined": False}, 2),
+]
 
 
 @pytest.fixture
 def files(tmp_path):
     names = [str(tmp_path / f"{number:02}.jpg") for number in range(SAMPLES)]
     for number, name in enumerate(names):
-        with open(name, "wb") as file:
-            file.write(jpeg(number))
+        Path(name).write_bytes(jpeg(number))
     return names
-
-
-def spoil(name):
-    with open(name, "r+b") as file:
-        file.truncate(300)
 
 
 def decoding(given, others, **options):
@@ -49,13 +43,12 @@ def decoding(given, others, **options):
     ("order", "bad"),
     [({}, 38), (SHUFFLED, 0), ({**SHUFFLED, "num_shards": 2, "shard_id": 1}, 9)],
 )
-@pytest.mark.parametrize("queue", QUEUES)
-def test_the_broken_image_is_named_in_its_place(queue, order, bad, files):
+@pytest.mark.parametrize(("options", "most"), QUEUES)
+def test_the_broken_image_is_named_in_its_place(options, most, order, bad, files):
     given = {"files": files, "labels": [*range(SAMPLES)], "pad_last_batch": True, **order}
-    options, most = QUEUES[queue]
     labels = build(lambda **it: fn.readers.file(**it)[1], BATCH, {}, **given)
     wanted = numbers(labels, 40)
-    spoil(files[bad])
+    os.truncate(files[bad], 300)
     number = next(at for at, batch in enumerate(wanted) if bad in batch)
     others = [name for name in files if name != files[bad]]
     pipeline = decoding(given, [("S", {"files": others})], **options)
@@ -73,7 +66,7 @@ def test_the_broken_image_is_named_in_its_place(queue, order, bad, files):
 
 
 def test_the_snippet_prints_the_sample(files, capsys):
-    spoil(files[3])
+    os.truncate(files[3], 300)
     pipeline = decoding({"files": files}, [], prefetch_queue_depth=1)
     snippet = snippets("docs/bad-samples.md", "python")[0].replace('"Reader"', '"R"')
     with pytest.raises(RuntimeError, match="decoders"):
