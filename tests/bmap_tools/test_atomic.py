@@ -77,17 +77,6 @@ def test_only_files_are_replaced(kind, target, words, tmp_path, monkeypatch):
     assert (identity("node"), {*os.listdir()}) == (before, {"link", "node"})
 
 
-def test_a_link_stays_and_an_open_file_keeps_its_bytes(tmp_path):
-    (tmp_path / "file").write_bytes(b"old")
-    (tmp_path / "link").symlink_to("file")
-    with open(tmp_path / "file", "rb") as reader:
-        with replacing(str(tmp_path / "link")) as file:
-            file.write(b"new")
-            assert (tmp_path / "file").read_bytes() == b"old"
-        assert (reader.read(), (tmp_path / "link").read_bytes()) == (b"old", b"new")
-    assert (os.readlink(tmp_path / "link"), len(os.listdir(tmp_path))) == ("file", 2)
-
-
 @pytest.mark.parametrize(
     ("chunks", "needed"),
     [([b"x" * 5000], "5,000"), ([b"x"] * 101, "101"), ([b"x" * 90_000, b"y" * 7], "90,000")],

@@ -206,14 +206,3 @@ def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(root, tmp_path,
     finally:
         run("umount", str(root / "empty"))
     assert not bmap.exists()
-
-
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(root, tmp_path):
-    fill(root)
-    for output, reason in (
-        (tmp_path, "this is a directory"),
-        (tmp_path / "no" / "bmap.json", f"there is no directory '{tmp_path}/no'"),
-    ):
-        said = refused("create", root, "-o", output)
-        assert reason in said
-        assert str(output) in said
