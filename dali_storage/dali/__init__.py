@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
+from ..contract.objects import full_path
 from ..reading.opening import Opening
 from ..reading.source import BatchStream
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
@@ -25,6 +26,7 @@ __all__ = [
     "catalog",
     "failure",
     "has_other_sources",
+    "last_batch",
     "progress",
     "replaced",
     "set_weights",
@@ -118,6 +120,25 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
     """
     found = source(pipeline, name).replacement
     return [] if found is None else found.found
+
+
+def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
+    """Index, and path or URL, of the samples of each batch in which the pipeline may have failed.
+
+    For an error of an operator, which names no sample, before any other call of the pipeline. The
+    oldest batch is the last that `run()` or an iterator returned or should have returned; the
+    others are those that the reader `name` has given to DALI in advance. Empty before the first
+    batch. With several pieces in a sample, the path is that of the first one.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    stream = source(pipeline, name)
+    samples = stream.open()[0]
+    return [
+        [(it, full_path(samples.path(it * samples.pieces))) for it in batch.tolist()]
+        for batch in stream.latest(not_delivered(pipeline))
+    ]
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:

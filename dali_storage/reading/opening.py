@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from ..contract.activity import enter, note
 from ..contract.catalog import Catalog, Tree
+from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
@@ -61,6 +62,7 @@ class Opening:
     source_info: bool | None = None
     stream: Callable[[Catalog], SampleStream] | None = None
 
+    @encodable()
     def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
         """Find the samples and open the backend, which the caller closes; make the stream.
 

@@ -293,11 +293,19 @@ class BatchStream:
         return Ordering(repr(self), self.open()[0], self._samples, *settings)
 
     def batch(self) -> LoadedBatch:
-        """Return the batch at the position; block until read. After an error, try again."""
+        """Return the batch at the position; block until read. After an error, try again.
+
+        Raises:
+            MemoryError: there is not enough memory; names the reader and the batch.
+        """
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
-        return self._prefetcher.get(self.position.next, self.position.successor)
+        try:
+            return self._prefetcher.get(self.position.next, self.position.successor)
+        except MemoryError as error:
+            what = f"batch {self.position.next} of {self._batch_size} samples"
+            raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None
 
     @property
     def statistics(self) -> ReaderStatistics:
@@ -338,6 +346,12 @@ class BatchStream:
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.ordering.make(self.rest).batch(position)
+
+    def latest(self, pending: int) -> list[IntArray]:
+        """Return the samples of the user's last batch, if any, and of the `pending` next ones."""
+        order = self.ordering.make(self.rest)
+        samples = [order.batch(index) for index in self.position.latest(pending)]
+        return samples if self.replacement is None else [*map(self.replacement.chosen, samples)]
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """Return the labels of the batch's samples: int32[n], owned by the caller."""
