@@ -23,6 +23,7 @@ import numpy as np
 from matplotlib.cbook import get_sample_data
 from PIL import Image
 
+from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick, bar
 from dali_storage.cli import index
 from dali_storage.samples.discovery import from_directory
@@ -78,7 +79,8 @@ def make_imagenet(
     if flat_val:
         lines = [f"{name},{each} 1 2 3 4 \n" for name, each in rows]
         solution = "".join(["ImageId,PredictionString\n", *lines])
-        Path(directory, "LOC_val_solution.csv").write_text(solution)
+        with replacing(os.path.join(directory, "LOC_val_solution.csv")) as file:
+            file.write(solution.encode())
 
 
 def _validation(images: int, classes: int) -> int:

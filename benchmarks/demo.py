@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import asdict, replace
 from typing import IO, Any, NoReturn
 
+from bmap_tools.atomic import replacing
 from bmap_tools.console import bar
 
 from . import arguments, dataset, disk, environment, maps, report, s3
@@ -185,8 +186,8 @@ class _Demo:
             }
             for part in parts
         }
-        with open(options.json, "w", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
+        with replacing(options.json) as file:
+            file.write(json.dumps(document, indent=2).encode() + b"\n")
         draw(options.plot, parts, machine)
         print("", *summary(parts, machine, self._left_out), sep="\n")
         print(f"Plot: {options.plot}; all rounds: {options.json}; log: {self._log.name}")

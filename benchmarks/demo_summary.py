@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from bmap_tools.atomic import replacing
+
 from .legs import Leg
 from .measure import Figures, Results, summarize
 from .workload import Workload
@@ -142,4 +144,5 @@ def draw(path: str, parts: Sequence[Part], machine: Mapping[str, Any]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     what = "median, slowest and fastest round; x: ratio to the faster mode of DALI in a round"
     picture.suptitle(f"{_MACHINE.format_map(machine)}\n{what}", fontsize="medium")
-    picture.savefig(path, format="png", dpi=120)
+    with replacing(path) as file:
+        picture.savefig(file, format="png", dpi=120)

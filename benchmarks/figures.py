@@ -114,14 +114,14 @@ def _data(directory: str, images: int) -> str:
 def _measure(command: Sequence[str], data: str) -> dict[str, Any] | None:
     """The figures of a benchmark; None if it fails, which it then has said."""
     with ExitStack() as stack:
-        file = stack.enter_context(tempfile.NamedTemporaryFile(suffix=".json"))
-        line = [str(ROOT / "benchmark.py"), *command, "--datadir", data, "--json", file.name]
+        made = Path(stack.enter_context(tempfile.TemporaryDirectory()), "figures.json")
+        line = [str(ROOT / "benchmark.py"), *command, "--datadir", data, "--json", str(made)]
         clients = {}
         if command[0] == "objects":
             clients = stack.enter_context(s3.serving(os.path.dirname(data), sys.stderr))
         if subprocess.run([sys.executable, *line], env=os.environ | clients).returncode:
             return None
-        measured: dict[str, Any] = json.load(file)
+        measured: dict[str, Any] = json.loads(made.read_bytes())
         return measured
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +11,8 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from bmap_tools.atomic import destination, replacing
 
 from .environment import describe
 from .legs import Leg
@@ -44,12 +45,8 @@ def check_outputs(options: argparse.Namespace) -> None:
     """Check that the results can be written: to --json and --plot, and with matplotlib."""
     for option, path in (("--json", options.json), ("--plot", options.plot)):
         if path is not None:
-            existed = os.path.lexists(path)
             try:
-                with open(path, "ab"):
-                    pass
-                if not existed:
-                    os.remove(path)
+                destination(path)
             except OSError as error:
                 raise BadInputError(f"{option}: cannot write {path!r}: {error.strerror}") from error
     if options.plot is not None:
@@ -72,8 +69,8 @@ def publish(
                 "legs": legs(results),
                 **more,
             }
-            with open(options.json, "w", encoding="utf-8") as file:
-                file.write(json.dumps(document, indent=2) + "\n")
+            with replacing(options.json) as file:
+                file.write(json.dumps(document, indent=2).encode() + b"\n")
         if options.plot is not None:
             _plot(options.plot, results, machine)
     except OSError as error:
@@ -178,4 +175,5 @@ def _plot(path: str, results: Results, machine: Mapping[str, Any]) -> None:
     right.set_xlabel("CPU seconds per GB")
     title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
     picture.suptitle(title.format_map(machine), fontsize="medium")
-    picture.savefig(path, format="png", dpi=120)
+    with replacing(path) as file:
+        picture.savefig(file, format="png", dpi=120)

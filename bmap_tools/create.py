@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from . import file_system, walk
+from .atomic import destination
 from .console import BadInputError, print_files, print_message, printable, progress
 from .extent_map import ExtentMap, IntArray, csr_offsets
 from .format import save
@@ -22,10 +23,10 @@ def run(root: str, output: str, *, threads: int) -> int:
     Raises:
         BadInputError, UnsupportedStorage, MapFormatError, OSError: no map was written.
     """
-    _check_output(output)
+    written = destination(output)  # refused before an hour of work
     directory = os.fsencode(os.path.abspath(root))
     found, device = file_system.find(directory)
-    tree = _walk(directory, os.fsencode(os.path.realpath(output)))
+    tree = _walk(directory, os.fsencode(written))
     with progress("mapping", sum(map(len, tree.folders))) as tick:
         result = survey(tree.folders, directory, found, threads, tick)
     names, name_offsets = _names(tree.folders)
@@ -47,17 +48,6 @@ def run(root: str, output: str, *, threads: int) -> int:
     )
     save(extent_map, output)
     return _report(extent_map, output)
-
-
-def _check_output(output: str) -> None:
-    """Refuse an output that could not be written, before an hour of work."""
-    directory = os.path.dirname(os.path.realpath(output))
-    if os.path.lexists(output) and not os.path.isfile(output):
-        raise BadInputError(f"{output} exists and is not a regular file; give another name")
-    if not os.path.isdir(directory):
-        raise BadInputError(f"{output} cannot be written: there is no directory {directory}")
-    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        raise BadInputError(f"{output} cannot be written: no permission to create a file there")
 
 
 def _walk(root: bytes, output: bytes) -> Walk:

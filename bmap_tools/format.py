@@ -55,7 +55,7 @@ def save(extent_map: ExtentMap, path: PathLike) -> None:
     header = _KNOWN | {"created": extent_map.created, "creator": "bmap_tools"}
     header |= _described(extent_map) | {"digest": digest(extent_map)}
     members = [f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in header.items()]
-    with replacing(os.path.realpath(os.fsdecode(path))) as file:
+    with replacing(os.fsdecode(path)) as file:
         file.write(("{\n" + "".join(members) + '"files": [').encode("ascii"))
         for number, line in enumerate(lines(extent_map)):
             file.write(f"{',' * (number > 0)}\n{line}".encode("ascii"))

@@ -13,6 +13,7 @@ from ..contract.catalog import Catalog
 from ..contract.objects import Listing, scheme
 from ..samples.listing import select
 from ..samples.locations import local_path
+from ..samples.patterns import path_bytes
 
 _PART = 1 << 16  # names that are Python objects at the same time
 
@@ -54,7 +55,7 @@ def _paths(path: str) -> list[bytes]:
         found = []
         for number, line in enumerate(lines, 1):
             try:
-                found.append(os.fsencode(json.loads(line)["path"]))
+                found.append(path_bytes("path", json.loads(line)["path"]))
             except (KeyError, TypeError, ValueError):
                 what = f"expected a JSON object with a path, not {line[:60]!r}"
                 raise ValueError(f"exclude={path!r}, line {number}: {what}") from None

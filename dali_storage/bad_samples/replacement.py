@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, open_regular
 from ..contract.errors import (
     ContainerChangedError,
     ObjectReplacedError,
@@ -218,8 +218,8 @@ class Replacement(Checked):
 
     def _append(self, line: bytes) -> None:
         """Append in one call, so that processes may share the file."""
-        path = self._on_error.record
-        with named(os.fsencode(path)), open(path, "ab", 0) as file:
+        path = os.fsencode(self._on_error.record)
+        with open_regular(path, "a") as file, named(path):
             file.write(line)
 
 

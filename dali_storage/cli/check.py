@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bmap_tools import console
-from bmap_tools.atomic import replacing
+from bmap_tools.atomic import destination, replacing
 
 from ..bad_samples.replacement import culprits, is_of_sample, reason
 from ..bad_samples.structure import broken, is_judged, kind
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {given.jobs}")
     try:
+        destination(given.output)  # before the listing, which may be slow
         names, options = locations(given.root, None, None), dict(given.backend_option)
         filters = {name: getattr(given, name) for name in index_samples.FILTERS}
         catalog, reader, _ = Opening(
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for index, what in sorted(bad.items()):
                 line = {"index": index, "path": full_path(catalog.path(index)), "reason": what}
                 file.write(json.dumps(line).encode() + b"\n")
-    except (BackendUnavailable, OSError, TypeError, ValueError) as error:
+    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for index, what in sorted(unusual.items()):

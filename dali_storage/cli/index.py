@@ -57,8 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return index_samples.verify(given.files)
     if any(map(index_samples.is_root, given.files)):
         return index_samples.main(given.files[0], given)
-    if given.output is not None and not os.path.isdir(given.output):
-        parser.error(f"-o {given.output!r} is not a directory; make it first")
     targets: dict[str, str] = {}
     for file in given.files:
         if file != targets.setdefault(target := _target(file, given.output), file):
@@ -98,12 +96,15 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.Argum
     roots = [file for file in given.files if index_samples.is_root(file)]
     if roots and (len(given.files) > 1 or given.output is None):
         parser.error("a directory or URL gets one index; give one ROOT and -o INDEX")
-    if roots and not index_samples.can_become_index(given.output):
-        parser.error(f"-o {given.output!r} must be a file in a writable directory")
     if given.verify and given.output is not None:
         parser.error("--verify writes nothing; leave out -o")
     if not roots and any(getattr(given, name) for name in index_samples.OPTIONS):
         parser.error(f"filters and --backend-option need a ROOT, and {given.files[0]!r} is not one")
+    if not (roots or given.output is None or os.path.isdir(given.output)):
+        for file in given.files:
+            if not os.path.exists(file):  # it may be meant as a root, and -o is right
+                parser.error(f"{file!r} does not exist")
+        parser.error(f"-o {given.output!r} is not a directory; make it first")
     return given, parser
 
 

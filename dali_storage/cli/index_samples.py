@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from bmap_tools.atomic import destination
+
 from ..bad_samples.exclusion import without
 from ..contract import registry
 from ..contract.catalog import Catalog
@@ -54,16 +56,11 @@ def is_root(name: str) -> bool:
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
-def can_become_index(path: str) -> bool:
-    """Return whether an index can be written to `path`; checked early, as listing may be slow."""
-    folder = os.path.dirname(path) or "."
-    return os.access(folder, os.W_OK) and (os.path.isfile(path) or not os.path.lexists(path))
-
-
 def main(root: str, given: argparse.Namespace) -> int:
     """Write the index of `root`; errors go to stderr. Returns the exit status."""
     filters = {name: getattr(given, name) for name in FILTERS}
     try:
+        destination(given.output)  # refuses what is no file before the listing, which may be slow
         location("ROOT", root)  # refuses a URL with a password before it is shown
         if sys.stderr.isatty():
             print(f"listing {root!r}; this may take minutes", file=sys.stderr)

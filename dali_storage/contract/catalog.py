@@ -228,10 +228,10 @@ def state_of(status: os.stat_result) -> list[int]:
     return [inode, status.st_size, *divmod(status.st_mtime_ns, 10**9)]
 
 
-def open_regular(path: bytes) -> io.FileIO:
+def open_regular(path: bytes, mode: str = "r") -> io.FileIO:
     """Open a file unbuffered; OSError if the file is not regular: a pipe may block for ever."""
     with named(path):
-        file = io.FileIO(path, opener=lambda it, flags: os.open(it, flags | os.O_NONBLOCK))
+        file = io.FileIO(path, mode, opener=lambda it, how: os.open(it, how | os.O_NONBLOCK, 0o666))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise os_error(errno.EINVAL, path, ": not a regular file")

@@ -27,6 +27,7 @@ missing file is a `FileNotFoundError` whose `filename` is its path.
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -157,7 +158,21 @@ def os_error(number: int, path: bytes, hint: str = "") -> OSError:
     """Make the `OSError` of errno `number` for `path`; `hint` is appended to the system's text."""
     if not hint and number in LIMITS:
         hint = f"; {LIMITS[number]}"
+    # Like Python, and unlike DALI, text is encoded as the locale wants it.
+    encoding = sys.getfilesystemencoding()
+    if number == errno.ENOENT and encoding != "utf-8" and not path.isascii():
+        hint += f" in {encoding}, the encoding of the locale; set PYTHONUTF8=1 for names in UTF-8"
     return OSError(number, os.strerror(number) + hint, os.fsdecode(path))
+
+
+@contextmanager
+def encodable() -> Iterator[None]:
+    """Tell the remedy if a path of the block has characters that the locale's encoding lacks."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        what = f"{error.object!r} has characters that {error.encoding}, the encoding of the locale,"
+        raise ValueError(f"{what} lacks; set PYTHONUTF8=1") from None
 
 
 @contextmanager

@@ -50,6 +50,7 @@ need not name a directory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -61,7 +62,7 @@ import numpy as np
 from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
-from .errors import BackendUnavailable
+from .errors import LIMITS, BackendUnavailable
 from .objects import Remote
 from .ranges import GAP, Spans
 from .views import Views
@@ -208,9 +209,16 @@ class Reader(ABC):
 
         The memory is freed with the last reference to it. By default: page-aligned host memory, in
         huge pages where the kernel has them, for fewer page faults.
+
+        Raises:
+            MemoryError: there is not so much memory; has the number of bytes.
         """
-        # Private, because the kernel gives shared mappings small pages only.
-        memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            # Private, because the kernel gives shared mappings small pages only.
+            memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            what = f"{error.strerror}: a buffer of {nbytes:,} bytes; make batches smaller"
+            raise MemoryError(f"{what}, or {LIMITS[errno.ENOMEM]}") from None
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)

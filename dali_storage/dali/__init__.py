@@ -12,6 +12,7 @@ from typing import Any
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
+from ..contract.objects import full_path
 from ..observing.observer import Observed, stall_seconds
 from ..reading.opening import Find, Opening
 from ..reading.source import BatchStream
@@ -34,6 +35,7 @@ __all__ = [
     "failure",
     "has_other_sources",
     "has_own_order",
+    "last_batch",
     "leaving_out",
     "plugs",
     "progress",
@@ -180,6 +182,25 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     return source(pipeline, name).substitute.found
+
+
+def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
+    """Index, and path or URL, of the samples of each batch in which the pipeline may have failed.
+
+    For an error of an operator, which names no sample, before any other call of the pipeline. The
+    oldest batch is the last that `run()` or an iterator returned or should have returned; the
+    others are those that the reader `name` has given to DALI in advance. Empty before the first
+    batch. With several pieces in a sample, the path is that of the first one.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    stream = source(pipeline, name)
+    samples = stream.open()[0]
+    return [
+        [(it, full_path(samples.path(it * samples.pieces))) for it in batch.tolist()]
+        for batch in stream.latest(not_delivered(pipeline))
+    ]
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
-from ..dali import catalog, progress, replaced, set_weights, state
+from ..dali import catalog, last_batch, progress, replaced, set_weights, state
 from .caffe import caffe
 from .caffe2 import caffe2
 from .coco import coco
@@ -24,6 +24,7 @@ __all__ = [
     "coco",
     "columns",
     "file",
+    "last_batch",
     "lmdb",
     "manifest",
     "mix",

@@ -1,7 +1,6 @@
 """`readers.webdataset`: samples in tars."""
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -16,7 +15,7 @@ from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..reading.opening import Opening
 from ..samples.locations import file_names
-from ..samples.patterns import as_list
+from ..samples.patterns import as_list, path_bytes
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import index_names, on_cpu
 
@@ -115,7 +114,7 @@ def _extensions(ext: Any) -> list[bytes]:
         raise TypeError(f"ext must be strings, not {wrong[0]!r}")
     if not given:
         raise ValueError("ext must not be empty: give an entry for each output")
-    return [*map(os.fsencode, given)]
+    return [path_bytes("ext", each) for each in given]
 
 
 def _dtypes(dtypes: Any, outputs: int) -> list[np.dtype[Any]]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, Tree
+from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
@@ -100,6 +101,7 @@ class Opening:
     resume: Callable[[Any], object] | None = None
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
 
+    @encodable()
     def open(self) -> Opened:
         """Find the samples and open the backend, which the caller closes.
 

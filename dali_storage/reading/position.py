@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-_HELD = 2  # batches that an iterator of DALI may have taken for itself
+_UNCOUNTED = 64
+"""Batches that an iterator may hold, and that DALI before 2.3 takes first, with separate queues."""
 
 
 def next_index(index: int) -> int:
@@ -48,13 +49,16 @@ class Position:
     def advance(self, pending: int) -> Callable[[], object]:
         """Return a function that moves on to the successor: C code, which no Ctrl-C interrupts.
 
-        For `delivered()`, only the indices of the last `pending` batches are kept, and of the
-        batches that an iterator may hold.
+        Only the indices of the last `pending` batches and of a few more are kept.
         """
-        while len(self._indices) > pending + 1 + _HELD:
+        while len(self._indices) > pending + _UNCOUNTED:
             self._indices.popleft()
         return partial(self._indices.append, self.successor(self.next))
 
     def delivered(self, pending: int) -> int:
         """Return the index of the user's next batch; the last `pending` batches are undelivered."""
         return self._indices[-1 - pending]
+
+    def latest(self, pending: int) -> list[int]:
+        """Return the index of the user's last batch, if any, and of the undelivered ones."""
+        return [*self._indices][-2 - pending : -1]

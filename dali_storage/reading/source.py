@@ -198,11 +198,19 @@ class BatchStream:
             self._prefetcher.change_order(self.batches(), stays)
 
     def batch(self) -> LoadedBatch:
-        """Return the batch at the position; block until read. After an error, try again."""
+        """Return the batch at the position; block until read. After an error, try again.
+
+        Raises:
+            MemoryError: there is not enough memory; names the reader and the batch.
+        """
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
-        return self._prefetcher.get(self.position.next, self.position.successor)
+        try:
+            return self._prefetcher.get(self.position.next, self.position.successor)
+        except MemoryError as error:
+            what = f"batch {self.position.next} of {self.batch_size} samples"
+            raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None
 
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.
@@ -233,6 +241,11 @@ class BatchStream:
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.batches().batch(position)
+
+    def latest(self, pending: int) -> list[IntArray]:
+        """Return the samples of the user's last batch, if any, and of the `pending` next ones."""
+        order, indices = self.batches(), self.position.latest(pending)
+        return [self.substitute.chosen(order.batch(index)) for index in indices]
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """Return the labels of the batch's samples: int32[n], owned by the caller."""

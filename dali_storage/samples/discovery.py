@@ -187,7 +187,7 @@ def from_file_list(file_list: PathLike, *, file_root: PathLike | None = None) ->
     path = local_path("file_list", file_list)
     root = path.rpartition(b"/")[0] if file_root is None else location("file_root", file_root)
     builder, urls = CatalogBuilder(), 0
-    with open(os.fsdecode(path), "rb") as lines:
+    with named(path), open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             match = _LIST_LINE.fullmatch(line)
             if match is None:

@@ -126,7 +126,8 @@ def filters_as_text(
 
 def root_of(file_root: PathLike) -> bytes:
     """Return the root of the samples: file_root, or the indexed root of an index."""
-    return CatalogFile(file_root).root if is_index(file_root) else os.fsencode(file_root)
+    path = path_bytes("file_root", file_root)
+    return CatalogFile(path).root if is_index(path) else path
 
 
 def locations(

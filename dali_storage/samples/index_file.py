@@ -50,6 +50,7 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.errors import named
 from ..contract.objects import scheme
+from .patterns import path_bytes
 
 LAYOUT = 1
 """The version of the layout."""
@@ -80,7 +81,7 @@ class CatalogFile:
             OSError: the file cannot be opened.
             ValueError: the file is not an index, is damaged or truncated, or has another layout.
         """
-        self.path = os.fsdecode(path)
+        self.path = os.fsdecode(path_bytes("index", path))
         self._memory = _map(self.path)
         start = bytes(self._memory[: _START.size])
         if not start.startswith(_MAGIC):
@@ -177,7 +178,7 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
         "columns": about,
     }
     text = json.dumps(header).encode("ascii")
-    with named(os.fsencode(path)), replacing(os.fsdecode(path)) as file:
+    with replacing(os.fsdecode(path)) as file:
         file.write(_START.pack(_MAGIC, len(text), zlib.crc32(text)) + text)
         for column in columns.values():
             file.write(bytes(-file.tell() % _ALIGNMENT))

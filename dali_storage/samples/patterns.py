@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, TypeAlias, cast
 
@@ -72,8 +73,12 @@ def as_list(argument: str, value: Any, scalars: tuple[type, ...]) -> list[Any]:
 
 
 def path_bytes(argument: str, value: Any) -> bytes:
-    """Return a path or a pattern as bytes."""
+    """Return a path or a pattern as bytes: as DALI in UTF-8, if the locale lacks a character."""
     try:
         return os.fsencode(value)
-    except (TypeError, UnicodeEncodeError):
-        raise TypeError(f"{argument} must be str, bytes or os.PathLike, not {value!r}") from None
+    except UnicodeEncodeError:
+        with suppress(UnicodeEncodeError):
+            return str(os.fspath(value)).encode("utf-8", "surrogateescape")
+    except TypeError:
+        pass
+    raise TypeError(f"{argument} must be str, bytes or os.PathLike, not {value!r}")

@@ -1,7 +1,6 @@
 """create: the map has the extents that filefrag prints, and the bytes are there in the image."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -150,7 +149,7 @@ def test_create_does_not_map_files_that_it_may_not_read(public):
     with as_nobody():
         for output in (public / "bmap.json", link):
             said = says(2, "create", public, "-o", output)
-            assert f"{output} cannot be written: no permission" in said
+            assert f"{output}: no permission to write to" in said
         link.unlink()
         said = says(1, "create", public, "-o", bmap)
         assert tool("verify", bmap) == 0
@@ -207,16 +206,3 @@ def test_a_root_that_cannot_be_mapped_is_refused_with_the_reason(root, tmp_path,
     finally:
         run("umount", str(root / "empty"))
     assert not bmap.exists()
-
-
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(root, tmp_path):
-    fill(root)
-    for output, reason in (
-        (tmp_path, "exists and is not a regular file"),
-        ("/dev/null", "exists and is not a regular file"),
-        (tmp_path / "no" / "bmap.json", f"there is no directory {tmp_path}/no"),
-    ):
-        said = refused("create", root, "-o", output)
-        assert reason in said
-        assert str(output) in said
-    assert Path("/dev/null").is_char_device()

@@ -392,7 +392,7 @@ def test_the_loader_of_the_page_on_bad_samples_replaces_them(data, tmp_path):
     (data / "class0" / "0.jpg").write_bytes(b"<html>")
     changes = SMALL | {"train=True,": 'train=True, device="cpu", num_threads=1,'}
     changes |= {"/data/train": str(data), "bad.jsonl": str(tmp_path / "bad.jsonl")}
-    code = here(snippets("docs/bad-samples.md", "python")[0], changes)
+    code = here(snippets("docs/bad-samples.md", "python")[1], changes)
     with pytest.warns(SampleReplaced):
         assert run(code) == f"0 {data}/class0/0.jpg it is HTML or XML\n"
 

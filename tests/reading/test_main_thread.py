@@ -24,6 +24,7 @@ from tests.kit.xnvme import offered
 
 OTHERS = {
     "catalog",
+    "last_batch",
     "mix",
     "progress",
     "replaced",

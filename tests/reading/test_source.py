@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
+from dali_storage.contract.reader import Reader
 from dali_storage.observing.observer import observed
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
@@ -66,6 +68,35 @@ def test_an_opening_that_fails_is_tried_again(opener):
     opener.fails = False
     source.start(**SETTINGS)
     assert [bytes(it) for it in source.batch().outputs[0]] == list(map(content, range(4)))
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "words"),
+    [
+        (
+            "allocate",
+            partial(Reader.allocate, None, 1 << 50),
+            "of 1,125,899,906,842,624 bytes",
+        ),
+        ("allocate", MemoryError, "no memory"),
+        ("sizes", partial(MemoryError, "Unable to allocate 8 GiB"), "Unable to allocate 8 GiB"),
+        ("read", partial(MemoryError, "GPU 0 is full"), "GPU 0 is full"),
+    ],
+)
+def test_the_batch_without_memory_is_named_and_tried_again(method, error, words, opener):
+    def change(reader):
+        whole = getattr(reader, method)
+        setattr(reader, method, lambda *given: fail() if failing else whole(*given))
+
+    def fail():
+        raise error()
+
+    failing, opener.change = [True], change
+    source = opener.start()
+    with pytest.raises(MemoryError, match=rf"file.name='R'.: batch 0 of 4 samples: .*{words}"):
+        source.batch()
+    failing.clear()
+    assert take(source, 1) == in_list_order(0)
 
 
 def test_the_seed_of_the_pipeline_replaces_that_of_the_reader(opener):
@@ -136,7 +167,7 @@ def test_positions_are_forgotten_when_their_batches_are_delivered(opener):
     take(source, 100, pending=2)
     assert positions.checkpoint(source, pending=3)["batches"] == 97
     with pytest.raises(IndexError):
-        positions.checkpoint(source, pending=6)
+        positions.checkpoint(source, pending=70)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bmap_tools.atomic import replacing
+from bmap_tools.atomic import destination, replacing
 
 from ...contract.catalog import open_regular
 from ...contract.objects import scheme
@@ -54,6 +54,12 @@ class Source:
         """Read all bytes."""
         with self.files.opened([self.name]) as opened:
             return next(opened).read()
+
+
+def require_writable(target: str) -> None:
+    """Raise OSError if `save()` cannot replace or remove a file of the directory `target`."""
+    for name in (*dump.FILES, _FILE):
+        destination(os.path.join(target, name))
 
 
 def save(

@@ -132,7 +132,8 @@ def first_path(manifest: bytes, key: str) -> list[bytes]:
     failures = OSError, ValueError, LookupError, TypeError, StopIteration, RecursionError
     if os.path.isfile(path := os.fsdecode(manifest)):
         with suppress(*failures), open(path, "rb") as file:
-            return [os.fsencode(json.loads(next(filter(bytes.strip, file)))[key])]
+            name = json.loads(next(filter(bytes.strip, file)))[key]
+            return [str.encode(name, "utf-8", "surrogateescape")]
     return []
 
 

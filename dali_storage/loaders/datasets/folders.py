@@ -18,7 +18,7 @@ from ...readers.files import read_files
 from ...samples import discovery, finding
 from ...samples.finding import root_of
 from ...samples.locations import is_index, location
-from ...samples.patterns import compile_filters
+from ...samples.patterns import compile_filters, path_bytes
 from ...samples.walk import from_classes
 from ..loop.loader import Loader
 from ..transforms import presets
@@ -69,7 +69,7 @@ def image_folder(
         BackendUnavailable: device="gpu", and there is no GPU; or as `readers.file`.
     """
     settings, where, find = Settings(**options), _shown_root(root), None
-    if root is not None and scheme(os.fsencode(root)):
+    if root is not None and scheme(path_bytes("root", root)):
         check, names = _when_listed(root, settings, classes)
     else:
         known = _class_names_of_map(settings) if root is None else class_names(root)

@@ -8,6 +8,7 @@ from typing import Unpack, get_args
 
 from ... import readers
 from ...contract._types import PathLike
+from ...samples.patterns import path_bytes
 from ..loop.loader import Loader
 from ..transforms import presets
 from .ilsvrc import ImageNetSplit, Split, find
@@ -57,7 +58,7 @@ def imagenet(root: PathLike, split: Split, **options: Unpack[Options]) -> Loader
     settings = Settings(**options)
     if split not in get_args(Split):
         raise ValueError(f"imagenet(): split must be 'train' or 'val', not {split!r}")
-    found = find(os.fsdecode(root), split)
+    found = find(os.fsdecode(path_bytes("root", root)), split)
     return ImagePipeline(
         read=partial(readers.file, **found.arguments),
         settings=settings,
