@@ -1,4 +1,4 @@
-"""Random operators draw the same beside our readers as beside DALI's."""
+"""Random operators draw the same beside our readers as beside DALI's; see test_random_graphs.py."""
 
 from functools import partial
 
