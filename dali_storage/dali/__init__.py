@@ -40,7 +40,7 @@ def add_reader(
     opening: Opening,
     *,
     stream: BatchStream | None = None,
-    inherits_seed: bool = False,
+    takes_seed: bool = False,
     preserve: bool = False,
     lazy: bool = False,
     with_index: bool = False,
@@ -70,7 +70,7 @@ def add_reader(
     if not lazy:
         stream = BatchStream(name, opening)
         stream.open()
-    group = ReaderGroup(name, opening, inherits_seed, stream)
+    group = ReaderGroup(name, opening, takes_seed, stream)
     if not lazy and pipeline is not None:
         group.claim(pipeline).require_gpu(pipeline.device_id)
     nodes = group.add_outputs(with_index=with_index, preserve=preserve, with_source=with_source)

@@ -64,13 +64,13 @@ class ReaderGroup:
         self,
         name: str,
         opening: Opening,
-        inherits_seed: bool = False,
+        takes_seed: bool = False,
         stream: BatchStream | None = None,
     ) -> None:
         """Make a group; the first pipeline uses `stream`, and others make their own."""
         self.name = name
         self.operator = opening.fmt.operator
-        self.inherits_seed = inherits_seed
+        self.takes_seed = takes_seed
         self._opening = opening
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
@@ -118,7 +118,9 @@ class ReaderGroup:
         """The configured source for a built `pipeline`."""
         source = self._sources.get(pipeline) or self.claim(pipeline)
         if not source.configured:
-            seed, shared = inherited_seed(pipeline, self) if self.inherits_seed else (None, True)
+            # An order other than DALI's has a seed of its own, which all ranks share.
+            inherits = self.takes_seed and self._opening.stream is None
+            seed, shared = inherited_seed(pipeline, self) if inherits else (None, True)
             source.configure(
                 batch_size=pipeline.max_batch_size,
                 seed=seed,

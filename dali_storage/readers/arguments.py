@@ -24,7 +24,7 @@ from ..reading.opening import Find, Opening
 from ..reading.replacement import OnError
 from ..samples.locations import local_path
 from ..samples.structure import broken
-from .sampling import has_own_order, own_order, seed_of
+from .sampling import own_order, seed_of
 
 _NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
 _ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
@@ -250,7 +250,7 @@ def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `dali.add_reader()` beside the `Opening`."""
     return {
         "name": arguments["name"],
-        "inherits_seed": arguments["seed"] is None and not has_own_order(arguments),
+        "takes_seed": arguments["seed"] is None,
         "preserve": dali_flag("preserve", arguments["preserve"]),
         "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
         "with_index": dali_flag("return_index", arguments["return_index"]),

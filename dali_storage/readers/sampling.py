@@ -21,11 +21,6 @@ _OWN = "weights", "order", "epoch_size", "sources"
 MakeStream = Callable[[Catalog], SampleStream]
 
 
-def has_own_order(arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments set an order other than DALI's."""
-    return any(arguments.get(name) is not None for name in _OWN)
-
-
 def own_order(arguments: Mapping[str, Any]) -> MakeStream | None:
     """A function that makes the stream of a reader's samples; None for DALI's order.
 
