@@ -47,7 +47,7 @@ def ssd(coco: Any) -> Any:
         **files, ratio=True, ltrb=True, skip_empty=True, random_shuffle=True
     )
     crop: dict[str, Any] = {"aspect_ratio": [0.5, 2.0], "thresholds": [0, 0.1, 0.3, 0.5, 0.7, 0.9]}
-    crop |= {"scaling": [0.3, 1.0], "bbox_layout": "xyXY", "num_attempts": 50, "seed": 2}
+    crop |= {"scaling": [0.3, 1.0], "bbox_layout": "xyXY", "num_attempts": 50}
     start, size, boxes, labels = fn.random_bbox_crop(boxes, labels, **crop)
     pictures = fn.resize(fn.decoders.image_slice(jpegs, start, size), size=(300, 300))
     return pictures, *fn.box_encoder(boxes, labels, anchors=defaults, criteria=0.5)

@@ -34,7 +34,6 @@ __all__ = [
     "catalog",
     "failure",
     "has_other_sources",
-    "has_own_order",
     "last_batch",
     "leaving_out",
     "plugs",
@@ -49,11 +48,6 @@ __all__ = [
 
 _OWN_ORDER = "weights", "order", "epoch_size", "sources"
 _BAD_SAMPLES = {"on_error": "raise", "check": False, "max_replaced": None, "bad_samples": None}
-
-
-def has_own_order(arguments: Mapping[str, Any]) -> bool:
-    """Return whether arguments set an order other than DALI's."""
-    return any(arguments.get(name) is not None for name in _OWN_ORDER)
 
 
 def plugs(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -103,7 +97,7 @@ def add_reader(
     opening: Opening,
     *,
     stream: BatchStream | None = None,
-    inherits_seed: bool = False,
+    takes_seed: bool = False,
     preserve: bool = False,
     lazy: bool = False,
     with_index: bool = False,
@@ -133,7 +127,7 @@ def add_reader(
     if not lazy:
         stream = BatchStream(name, opening)
         stream.open()
-    group = ReaderGroup(name, opening, inherits_seed, stream)
+    group = ReaderGroup(name, opening, takes_seed, stream)
     if not lazy and pipeline is not None:
         group.claim(pipeline).require_gpu(pipeline.device_id)
     nodes = group.add_outputs(with_index=with_index, preserve=preserve, with_source=with_source)

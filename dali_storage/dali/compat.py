@@ -35,10 +35,12 @@ _DISTRIBUTIONS = [
 _INTERNALS = {
     "nvidia.dali.backend:Pipeline": "GetSerializedCheckpoint Outputs reader_meta "
     "RestoreFromSerializedCheckpoint SerializeToProtobuf SetExternalTLInput ShareOutputs",
+    "nvidia.dali.backend:OpSpec": "AddArg AddOutput",
     "nvidia.dali.pipeline:Pipeline": "_api_type _batches_to_consume _check_api_type_scope "
-    "_checkpoint _enable_checkpointing _first_iter _graph_outputs _group _input_callbacks "
-    "_iterator_data _last_iter _next_op_id _ops _pipe _pipes _raise_pipeline_required current "
-    "empty get_batch max_batch_size reset_indices schedule_run source_desc",
+    "_checkpoint _enable_checkpointing _first_iter _graph_outputs _group _init_pipeline_backend "
+    "_input_callbacks _iterator_data _last_iter _next_op_id _ops _pipe _pipes "
+    "_raise_pipeline_required current empty get_batch max_batch_size reset_indices schedule_run "
+    "source_desc",
     "nvidia.dali.plugin.base_iterator:_DaliBaseIterator": "_counter _ever_scheduled "
     "_extract_from_reader_and_validate _get_outputs _is_stick_to_shard _last_batch_policy _pipes "
     "_reader_name _schedule_runs _shard_sizes_per_gpu _shard_sizes_per_gpu_initial _shards_id "
@@ -46,7 +48,7 @@ _INTERNALS = {
     "nvidia.dali.external_source:_ExternalSourceGroup": "feed get_batch instances parallel "
     "reset_indices source_desc",
     "nvidia.dali.ops:_OpCounter": "id",
-    "nvidia.dali.ops:_OperatorInstance": "_op inputs",
+    "nvidia.dali.ops:_OperatorInstance": "_op inputs name relation_id spec",
 }
 _DYNAMIC = {
     "nvidia.dali.experimental.dynamic._ops:Reader": "GetReaderMeta SaveCheckpoint SetupAndRun "

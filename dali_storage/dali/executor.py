@@ -1,4 +1,4 @@
-"""Metadata and checkpoints of the readers in a pipeline; serializing the pipeline is refused."""
+"""Seeds, metadata and checkpoints of the readers in a pipeline; it cannot be serialized."""
 
 import functools
 import weakref
@@ -12,6 +12,7 @@ from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from ..saving import positions
 from . import compat
 from .group import ReaderGroup, readers_of
+from .seeds import with_takers
 
 _CHECKPOINT_KEY = "dali_storage"
 _Method: TypeAlias = Callable[..., Any]
@@ -22,7 +23,7 @@ _saved = weakref.WeakSet[Pipeline]()  # pipelines whose checkpoints have our rea
 
 @functools.cache
 def extend_pipelines() -> None:
-    """Add our readers to the metadata and checkpoints of all pipelines; done once per process.
+    """Add our readers to the seeds, metadata and checkpoints of all pipelines; once per process.
 
     This replaces methods of the executor behind a pipeline, not of the pipeline, because
     `define_graph` makes the readers while a method of the pipeline is already running.
@@ -31,9 +32,25 @@ def extend_pipelines() -> None:
     _extend("SerializeToProtobuf", _refuse_to_serialize)
     _extend("GetSerializedCheckpoint", _save)
     _extend("RestoreFromSerializedCheckpoint", _restore)
+    Pipeline._init_pipeline_backend = _seeding(Pipeline._init_pipeline_backend)
     Pipeline.checkpoint = _saved_in(Pipeline.checkpoint, lambda pipeline: [pipeline])
     iterators = _DaliBaseIterator
     iterators.checkpoints = _saved_in(iterators.checkpoints, lambda it: it._pipes)
+
+
+def _seeding(original: _Method) -> _Method:
+    """A method that adds the pipeline's operators to its executor, and those of our seeds."""
+
+    @functools.wraps(original)
+    def method(pipeline: Any) -> None:
+        operators = pipeline._ops
+        pipeline._ops = [*with_takers(operators)]
+        try:
+            original(pipeline)
+        finally:
+            pipeline._ops = operators
+
+    return method
 
 
 def _saved_in(original: _Method, pipelines: Callable[[Any], list[Pipeline]]) -> _Method:

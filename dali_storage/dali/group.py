@@ -28,6 +28,7 @@ from nvidia.dali.types import PipelineAPIType, to_dali_type
 
 from ..contract.format import Output
 from ..contract.views import Contents
+from ..order.ordering import Ordering
 from ..reading.buffers import Lease
 from ..reading.lanes import Gate, make_gate
 from ..reading.loading import LoadedBatch
@@ -64,13 +65,13 @@ class ReaderGroup:
         self,
         name: str,
         opening: Opening,
-        inherits_seed: bool = False,
+        takes_seed: bool = False,
         stream: BatchStream | None = None,
     ) -> None:
         """Make a group; the first pipeline uses `stream`, and others make their own."""
         self.name = name
         self.operator = opening.fmt.operator
-        self.inherits_seed = inherits_seed
+        self.takes_seed = takes_seed
         self._opening = opening
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
@@ -118,7 +119,9 @@ class ReaderGroup:
         """The configured source for a built `pipeline`."""
         source = self._sources.get(pipeline) or self.claim(pipeline)
         if not source.configured:
-            seed, shared = inherited_seed(pipeline, self) if self.inherits_seed else (None, True)
+            # An order other than DALI's has a seed of its own, which all ranks share.
+            inherits = self.takes_seed and self._opening.ordering is Ordering
+            seed, shared = inherited_seed(pipeline, self) if inherits else (None, True)
             source.configure(
                 batch_size=pipeline.max_batch_size,
                 seed=seed,

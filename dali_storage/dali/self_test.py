@@ -6,7 +6,7 @@ DALI may change its order silently, as in 2.2. The files of the comparison are i
 import functools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ from ..contract.catalog import Catalog
 from ..contract.errors import UntestedDali
 from ..order import OrderOptions
 from ..reading.opening import Opening
-from .comparing import VARIANTS, pairs, pipeline_of
+from .comparing import VARIANTS, Read, pairs, pipeline_of
 from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION
 from .executor import extend_pipelines
 from .group import ReaderGroup
@@ -28,18 +28,19 @@ from .group import ReaderGroup
 VARIABLE = "DALI_STORAGE_UNTESTED_DALI"
 """The environment variable that permits readers although they differ from DALI's."""
 
+_DRAW = "a random operator behind the reader"
 _FILES, _BATCH, _BATCHES = 8, 3, 7  # more than two epochs
 DALI_FILE = fn.readers.file  # before users may assign our reader to the name
 
 
 @functools.cache
 def require_same_order() -> None:
-    """Compare order and checkpoints with a DALI newer than tested; once per process.
+    """Compare order, random numbers and checkpoints with a DALI newer than tested.
 
-    If both are equal, an `UntestedDali` warning says so.
+    This is done once per process. If all are equal, an `UntestedDali` warning says so.
 
     Raises:
-        RuntimeError: order or checkpoints differ; names the differences.
+        RuntimeError: one of them differs; names the differences.
     """
     if TESTED:
         return
@@ -50,8 +51,10 @@ def require_same_order() -> None:
     newest = ".".join(map(str, NEWEST))
     what = f"DALI {VERSION} is newer than {newest}, the newest version tested with dali_storage"
     if not differs:
-        equal = "a comparison with fn.readers.file just now found equal order and checkpoints"
-        warnings.warn(f"{what}; {equal}", UntestedDali, 4)
+        equal = "found equal order, random numbers and checkpoints"
+        warnings.warn(
+            f"{what}; a comparison with fn.readers.file just now {equal}", UntestedDali, 4
+        )
         return
     what += f". Compared with fn.readers.file: {'; '.join(differs)}"
     if os.environ.get(VARIABLE) != "1":
@@ -76,19 +79,30 @@ def _compare(names: list[str]) -> Iterator[str]:
         options = OrderOptions(**order, shuffle_bits=SHUFFLE_BITS)
         reader = registry.load("python-file")
         opening = Opening(find=lambda *_: catalog, reader=reader, order=options)
-        group = ReaderGroup("self-test", opening, inherits_seed="seed" not in order)
+        group = ReaderGroup("self-test", opening, takes_seed="seed" not in order)
         return group.add_outputs(with_index=False, preserve=False)
 
     def theirs(**order: Any) -> tuple[Any, ...]:
         return DALI_FILE(files=names, labels=[*range(_FILES)], **order)  # type: ignore[no-any-return]
 
-    for variant, more in VARIANTS.items():
+    drawn = _drawing(ours), _drawing(theirs)
+    for variant, more in (VARIANTS | {_DRAW: {}}).items():
+        mine, real = drawn if variant == _DRAW else (ours, theirs)
         make = partial(pipeline_of, order={"initial_fill": 4, **more}, batch_size=_BATCH)
-        again = partial(make, ours)
-        found = pairs(make(ours), make(theirs), again, batches=_BATCHES, cut=2)
+        found = pairs(make(mine), make(real), partial(make, mine), batches=_BATCHES, cut=2)
         first = next((each for each in found if each.got != each.wanted), None)
         if first is not None:
             yield f"a checkpoint with {variant} differs" if first.restored else f"{variant} differs"
+
+
+def _drawing(read: Read) -> Read:
+    """A reader with a random number in each sample, which comes from the pipeline's seed."""
+
+    def outputs(**order: Any) -> Sequence[Any]:
+        data, labels = read(**order)
+        return data * fn.random.uniform(), labels
+
+    return outputs
 
 
 @contextmanager

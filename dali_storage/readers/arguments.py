@@ -15,7 +15,7 @@ from ..contract.format import Format
 from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS, DataNode, has_own_order, plugs
+from ..dali import SHUFFLE_BITS, DataNode, plugs
 from ..order import OrderOptions
 from ..reading.opening import Find, Opening
 
@@ -201,7 +201,7 @@ def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `dali.add_reader()` beside the `Opening`."""
     return {
         "name": arguments["name"],
-        "inherits_seed": arguments["seed"] is None and not has_own_order(arguments),
+        "takes_seed": arguments["seed"] is None,
         "preserve": dali_flag("preserve", arguments["preserve"]),
         "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
         "with_index": dali_flag("return_index", arguments["return_index"]),

@@ -19,6 +19,7 @@ from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars, write_tar
 from tests.kit.dali import both, pipeline_of
+from tests.kit.parity import take
 
 # --- Names and seeds -----------------------------------------------------------------------------
 
@@ -81,10 +82,7 @@ def test_seeds_are_inherited_as_in_dali(tars, outputs):
             return [*second[::-1], *before, *seeded, *first]
 
         pipeline = pipeline_of(define, seed=17)
-        found = [pipeline.run() for _ in range(20)]
-        integers = [i for i, out in enumerate(found[0]) if out.dtype == types.INT64]
-        batches = [[batch[i].as_array().ravel().tolist() for i in integers] for batch in found]
-        return batches, pipeline.reader_meta()
+        return take(pipeline, 20), pipeline.reader_meta()
 
     both(run)
 

@@ -269,14 +269,3 @@ def of_either(module, **arguments):
     """The outputs of either reader; DALI cannot map the empty files."""
     more = {"dont_use_mmap": True} if module is fn.readers else {}
     return module.file(**arguments, **more)
-
-
-def test_operators_without_a_seed_get_other_seeds_than_behind_dalis_reader(root):
-    def drawn(module, **seed):
-        def define():
-            return [of_either(module, file_root=root)[1], fn.random.uniform(**seed)]
-
-        return pipeline_of(define, seed=7).run()[1].as_array().tolist()
-
-    assert drawn(readers) != drawn(fn.readers)
-    assert drawn(readers, seed=3) == drawn(fn.readers, seed=3)

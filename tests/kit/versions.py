@@ -3,7 +3,7 @@
 import nvidia.dali
 import pytest
 
-CAFFE = pytest.mark.dali("2.4", "older readers of Caffe may kill the process, at random")
+CAFFE = pytest.mark.dali("2.4", "older readers of Caffe may read past the end of a database")
 SHUFFLED_CONTAINERS = pytest.mark.dali("2.2", "its readers of containers lack shuffle_after_epoch")
 
 

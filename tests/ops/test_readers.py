@@ -70,7 +70,7 @@ def test_a_pipeline_of_the_old_style_has_the_names_and_seeds_of_dali(root):
         def define_graph(self):
             first = [self.uniform(), self.uniform(seed=3)]  # which takes no seed of the pipeline
             readers = [*self.named(), *self.input(file_root=root), *self.input(file_root=root)]
-            self.nodes = [*first, *readers, fn.random.uniform(seed=1)]
+            self.nodes = [*first, *readers, self.uniform(), fn.random.coin_flip()]
             return self.nodes
 
     def run(module):
