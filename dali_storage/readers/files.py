@@ -199,7 +199,8 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     in DALI. With device="gpu" it is empty. With `return_index`,
     `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
-    return read_files(None, **given)
+    arguments = complete(file, given)
+    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
 
 
 def read_files(find: Find | None, /, **given: Any) -> tuple[DataNode, ...]:
