@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Protocol, TypeAlias
 
 Describe: TypeAlias = Callable[[], str]
 
 
 class Watch(Protocol):
-    """The observer of one thread; see the functions of the same names."""
+    """The observer of one thread; see the functions of the same names.
+
+    Attributes:
+        log: the stages of the batch under way, each with `time.monotonic_ns()` of its beginning.
+    """
+
+    log: list[tuple[str, int]]
 
     def begin(self, batch: int) -> None:
         """See `begin()`."""
-
-    def enter(self, stage: str) -> None:
-        """See `enter()`."""
 
     def note(self, describe: Describe | None) -> Describe | None:
         """See `note()`."""
@@ -54,7 +58,7 @@ def enter(stage: str) -> None:
     the backend".
     """
     if (watch := _mine.watch) is not None:
-        watch.enter(stage)
+        watch.log.append((stage, monotonic_ns()))
 
 
 def note(describe: Describe | None) -> Describe | None:
