@@ -26,7 +26,7 @@ For implementers:
 * **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) share `copying_lanes`
   turns. A lane holds a turn when `sizes()` or `read()` is called, and calls `yield_turn()` before
   blocking; then another lane starts. A lane does not get the turn back within the same batch.
-  Without `yield_turn()`, a lane keeps its turn and reads the next batch, too.
+  Without this call, a lane keeps its turn and reads the next batch, too.
 * **Errors.** An unreadable sample is an `OSError(errno, strerror, path)`. A missing library, device
   or permission is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
@@ -58,6 +58,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from . import stages
 from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
 from .devices import DeviceStatus
@@ -132,7 +133,6 @@ class Reader(ABC):
         has_views: True if `views()` may return views (default: False).
         times: the reader's own durations for the statistics, such as request times; None (default):
             none.
-        yield_turn: set by the prefetcher. Does nothing before, and nothing on further calls.
     """
 
     alignment: int = 1
@@ -148,7 +148,7 @@ class Reader(ABC):
     pinned: bool = False
     has_views: bool = False
     times: Durations | None = None
-    yield_turn: Callable[[], None] = staticmethod(lambda: None)
+    yield_turn: Callable[[], None] = staticmethod(stages.yield_turn)
 
     @abstractmethod
     def __init__(self, catalog: Catalog) -> None: ...

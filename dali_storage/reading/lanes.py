@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
 from ..contract.reader import Reader
-from ..contract.stages import enter
+from ..contract.stages import enter, turn_given_by
 from ..runtime.processors import processors
 from ..runtime.waiting import join
 
@@ -107,9 +107,9 @@ class Lanes(Generic[Job]):
                     self._jobs.pop()
                     raise
 
-    def yield_turn(self) -> None:
-        """Let another lane start. Does nothing in a thread without a turn."""
-        if getattr(self._mine, "has_turn", False):
+    def _give_turn(self) -> None:
+        """Let another lane start, unless the calling lane has no turn."""
+        if self._mine.has_turn:
             self._mine.has_turn = False
             self._leave_gate()
             # If no thread can be started, this lane takes the next job when it is done.
@@ -152,6 +152,7 @@ class Lanes(Generic[Job]):
 
     def _run(self, lane: int) -> None:
         self._mine.has_turn = _lane.inside = False
+        turn_given_by(self._give_turn)
         self._be_lane(lane)
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.

@@ -116,8 +116,6 @@ class Loading:
     def close(self) -> None:
         """Close the reader and free its buffers."""
         self.reader.close()
-        # Break the reference cycle of reader and lanes: it would keep the buffers alive.
-        self.reader.yield_turn = Reader.yield_turn
         self._pool.clear()
 
 
