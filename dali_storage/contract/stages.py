@@ -1,4 +1,4 @@
-"""The stage of work of each thread, told to the observer of the thread, if there is one."""
+"""The stage of work of each thread, told to its observer if there is one; the turn of a lane."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Watch(Protocol):
 
 
 class _Mine(threading.local):
-    """The observer of each thread."""
+    """The observer of each thread, and the function that gives the turn of a lane to another."""
 
     watch: Watch | None = None
+    give_turn: Callable[[], None] = staticmethod(lambda: None)
 
 
 _mine = _Mine()
@@ -73,3 +74,14 @@ def leave() -> None:
     """End the batch, after an error too; called by a lane."""
     if (watch := _mine.watch) is not None:
         watch.leave()
+
+
+def turn_given_by(give: Callable[[], None]) -> Callable[[], None]:
+    """Set the function that gives the calling thread's turn away; return the previous one."""
+    before, _mine.give_turn = _mine.give_turn, give
+    return before
+
+
+def yield_turn() -> None:
+    """Let another lane start; called before blocking. Does nothing in a thread without a turn."""
+    _mine.give_turn()

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
-from weakref import WeakKeyDictionary
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote
@@ -122,7 +121,6 @@ def mix(
     refuse_order_of_dali("readers.mix", arguments)
     openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
     labels, names = _labels(labels, sources), _names(reader, sources, format_options or {})
-    parts = WeakKeyDictionary[Catalog, dict[str, "DataSet"]]()  # of the joined catalogs
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         found: dict[str, Catalog] = {}
@@ -131,14 +129,15 @@ def mix(
                 found[name] = each.find(tree, remote)
         catalog = join(found, labels)
         weights = {name: sources[name].get("weights") for name in found}
-        parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
+        sets = {name: data_set_of(found[name], weights[name]) for name in found}
+        catalog.sidecar["data sets"] = sets
         return catalog
 
     opening = replace(
         next(iter(openings.values())),
         find=find,
         names=[name for each in openings.values() for name in each.names[:1]],
-        ordering=ordering_of(lambda it: _stream(parts.pop(it), arguments)),
+        ordering=ordering_of(lambda it: _stream(it.sidecar.pop("data sets"), arguments)),
     )
     nodes = add_reader(
         opening=opening,
