@@ -22,14 +22,7 @@ from tests.kit.cifar_archive import write_cifar10
 from tests.kit.parity import build, numbered
 from tests.kit.xnvme import offered
 
-OTHERS = {
-    "catalog",
-    "mix",
-    "progress",
-    "replaced",
-    "set_weights",
-    "state",
-}  # mix is made of other readers
+OTHERS = {"catalog", "progress", "replaced", "set_weights", "state"}
 BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
 
 
