@@ -68,6 +68,7 @@ def test_without_a_disk_the_reason_and_the_remedy_are_named(user, said, monkeypa
         pass
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
     with running(tmp_path, "--rounds", "1") as process:
         text, _ = process.communicate(timeout=600)
