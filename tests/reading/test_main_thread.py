@@ -22,7 +22,14 @@ from tests.kit.cifar_archive import write_cifar10
 from tests.kit.parity import build, numbered
 from tests.kit.xnvme import offered
 
-OTHERS = {"catalog", "progress", "replaced", "set_weights", "state"}
+OTHERS = {
+    "catalog",
+    "mix",
+    "progress",
+    "replaced",
+    "set_weights",
+    "state",
+}  # mix is made of other readers
 BACKENDS = {"python-file": PythonFileReader, "memory": MemoryReader}
 
 
