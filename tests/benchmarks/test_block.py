@@ -110,12 +110,6 @@ def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     assert f"--bmap {above}: ValueError: " in refused[1].err
 
 
-def test_the_map_of_other_files_is_refused(data, bmap, bench):
-    done = bench("compare", "--datadir", data, "--bmap", bmap)
-    assert done.status == 2
-    assert done.err.startswith(f"benchmark: --bmap {bmap}: StaleMapError")
-
-
 def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(pictures, xnvme, no_fio, bench):
     names = ["xnvme-file", "block", "xnvme-gds"]
     options = ("--rounds", 2, "--batchsize", 8, "--io", "thrpool", "--legs", ",".join(names))
@@ -125,15 +119,6 @@ def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(pictures, xnvme
         assert f"verifying {name}: {SAME}" in done.err
     assert [len(done.kept["legs"][name]["rounds"]) for name in names] == [2, 2, 2]
     assert done.kept["fio"]["leg"] == "block"
-
-
-def test_an_unsuitable_io_is_refused(pictures, bmap, xnvme, bench):
-    done = bench("xnvme-file", "--datadir", pictures, "--io", "posix")
-    assert done.status == 2
-    assert "xnvme-file: io must be one of io_uring, " in done.err
-    done = bench("xnvme-gds", "--bmap", bmap, "--io", "io_uring_cmd")
-    assert done.status == 2
-    assert done.err.startswith(f"benchmark: --bmap {bmap} --io io_uring_cmd: ValueError: ")
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_a_single_leg_takes_options_before_and_after_its_command(data, contents,
     assert (one["samples"], one["bytes"]) == (30, sum(map(len, contents + contents[:6])))
 
 
+@pytest.mark.long
 def test_ctrl_c_shows_what_was_measured(data):
     command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
     with start(ROOT / "benchmark.py", *command) as process:

@@ -68,6 +68,7 @@ def test_without_a_disk_the_reason_and_the_remedy_are_named(user, said, monkeypa
         pass
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
     with running(tmp_path, "--rounds", "1") as process:
         text, _ = process.communicate(timeout=600)
@@ -88,9 +89,8 @@ def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
     wait_until(lambda: gone(tmp_path / "demo"))
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_disk_and_no_server(number, tmp_path):
     with running(tmp_path, "--rounds", "1000") as process:
         text = ""
@@ -117,6 +117,7 @@ def demo_here(tmp_path, monkeypatch, bench):
     return lambda: bench("--rounds", 1, "--batchsize", 8, "demo")
 
 
+@pytest.mark.long
 def test_a_reader_that_differs_from_dalis_fails_the_demo_and_is_not_timed(demo_here, monkeypatch):
     (ours,) = (leg for leg in demo.LEGS if leg.name == "python-file")
 

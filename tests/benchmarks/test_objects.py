@@ -25,6 +25,7 @@ def objects(tmp_path, server, bench):
     return lambda *options: bench(*command, "--batchsize", 5, *options)
 
 
+@pytest.mark.long
 def test_objects_measures_every_leg(objects, tmp_path, server, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # --endpoint wins
     options = ("--requests", 7, "--hedge", 0.5, "--cache", tmp_path / "cache")

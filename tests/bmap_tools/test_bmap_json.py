@@ -95,9 +95,3 @@ def test_text_without_end_is_not_read_to_its_end(monkeypatch, beginning):
     with pytest.raises(MapFormatError, match="larger than 1 MiB, and damaged or not written with"):
         read_document(file)
     assert file.delivered <= (1 << 20) + 1
-
-
-def test_a_long_object_with_a_member_twice_is_refused_soon():
-    names = ", ".join(f'"{name}": 1' for name in [*range(200_000), 199_999])
-    with pytest.raises(MapFormatError, match="'199999' occurs twice"):
-        whole(f'{{"a": {{{names}}}}}')

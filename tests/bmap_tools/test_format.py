@@ -54,13 +54,6 @@ def test_a_map_without_its_digest_or_with_another_is_refused(tmp_path):
         load(write(tmp_path, plain))
 
 
-def test_a_map_without_files_is_a_map(tmp_path):
-    plain = document() | {"directories": [], "files": []}
-    assert contents(load(write(tmp_path, plain))) == expected(plain)
-    save(map_of(plain), tmp_path / "saved.json")
-    assert contents(load(tmp_path / "saved.json")) == expected(plain)
-
-
 def test_members_of_later_releases_are_ignored(tmp_path):
     plain = document()
     for members in (plain, plain["device"], plain["file_system"]):
@@ -125,14 +118,6 @@ def test_a_map_that_load_would_refuse_is_not_saved(tmp_path):
     with pytest.raises(MapFormatError, match=r"bmap\.json: 'a/00019000\.jpg': the extent"):
         save(broken, tmp_path / "bmap.json")
     assert os.listdir(tmp_path) == []
-
-
-def test_saving_replaces_an_old_map(tmp_path):
-    path = tmp_path / "bmap.json"
-    save(many(10), path)
-    save(map_of(document()), path)
-    assert contents(load(path))["files"] == expected(document())["files"]
-    assert os.listdir(tmp_path) == ["bmap.json"]
 
 
 @pytest.mark.parametrize("kind", [str, os.fsencode, Path])

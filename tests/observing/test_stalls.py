@@ -8,11 +8,8 @@ import threading
 from functools import partial
 from queue import SimpleQueue
 
-import numpy as np
 import pytest
-from nvidia.dali import Pipeline
 
-from dali_storage import readers
 from dali_storage.observing import stalls
 from dali_storage.observing.activity import Activity
 from dali_storage.observing.observer import Observed
@@ -21,8 +18,6 @@ from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.runtime.histogram import Times
 from dali_storage.samples.discovery import from_files
-from tests.kit import namespace, stalling_mount
-from tests.kit.objects.client import CONTENTS, FOR_EVER
 from tests.kit.paths import ROOT
 from tests.kit.process import SECONDS, refuse_thread, status_of_fork, wait_until
 from tests.kit.stand_ins import Recorder, backend
@@ -279,40 +274,6 @@ def test_a_search_for_samples_that_blocks_is_warned_of_with_the_kernels_view(wat
         stream(Recorder, find, names=[b"/data", b"/more"], backend="'b'").open()
     writer.join()  # or find() would still wait
     assert "0 open readers" in watchdog.report()
-
-
-def test_a_pipeline_warns_of_an_object_that_stalls(watchdog, server):
-    server.put("data/00.jpg", CONTENTS[0])
-    server.fail("stall", FOR_EVER, 600, key="data/00.jpg")
-    url, options = "s3://data/00.jpg", {"lanes": 1, "retry": 0}
-    healer = threading.Thread(target=watchdog.warning, args=(f"reading for .*{url}", server.heal))
-    healer.start()
-    pipeline = Pipeline(1, num_threads=1, device_id=None)
-    with pipeline:
-        outputs = readers.file(files=[url], name="R", stall_after=SOON, backend_options=options)
-        pipeline.set_outputs(*outputs)
-    assert bytes(np.asarray(pipeline.run()[0][0])) == CONTENTS[0]
-    healer.join()  # or the object would still stall
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("READ", "R:0: reading for .*/file; .* wait channel .*; fuse.stalling nas:/export on /"),
-        pytest.param(
-            "LOOKUP",
-            "R:0: opening for .*/file; .*, wait channel .*; fuse.stalling",
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_a_mount_that_stalls_is_warned_of(kind, expected, tmp_path):
-    arguments = "-m", "tests.kit.stalling_mount", kind, tmp_path, expected
-    done = namespace.run(namespace.MOUNT, *arguments, capture_output=True)
-    if done.returncode == stalling_mount.REFUSED:
-        pytest.skip(f"no FUSE: {done.stderr.strip()}; /dev/fuse and the right to mount are needed")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "ENOTCONN\n"
 
 
 # --- the thread ----------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ FAULTS = {
         "list order",
     ),
     "a checkpoint of the batch after": (
-        (BatchStream, "restore", before(restored_late)),
+        (positions, "restore", before(restored_late)),
         "restored",
     ),
     "a sample that is repeated after a resume": (given(-1), "is given 2 times"),

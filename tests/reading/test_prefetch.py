@@ -22,7 +22,7 @@ from dali_storage.reading.position import next_index
 from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.samples.discovery import from_files
 from tests.kit.interrupts import ends_at, interrupted
-from tests.kit.process import SECONDS, lanes, refuse_thread, wait_until, without_collector
+from tests.kit.process import SECONDS, lanes, wait_until, without_collector
 from tests.kit.reading_ahead import reading_ahead
 from tests.kit.stand_ins import Recorder, content
 from tests.kit.views import views_of
@@ -389,17 +389,6 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
             assert not thread.is_alive(), point
             assert seen == [expected(index) for index in range(start, start + 5)]
     threading._limbo.clear()  # Python counts interrupted starts
-
-
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
-    with prefetcher() as ahead:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse_thread)
-            for _ in range(3):
-                with pytest.raises(RuntimeError, match="start new thread"):
-                    ahead.get(0)
-        require_batches(ahead, 0, 1)
-    assert ahead.reader.closed
 
 
 @pytest.mark.parametrize(
