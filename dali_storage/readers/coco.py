@@ -4,20 +4,18 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from ..contract import registry
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote, scheme
+from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import DataNode, add_reader
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
 from ..formats.coco.options import CocoOptions
 from ..formats.coco.origin import Source
-from ..formats.files import Files
+from ..formats.coco.parse import parse
 from ..reading.opening import Opening
 from ..samples.locations import local_path, location
-from .annotations import parse
 from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
 from .containers import on_cpu
 
@@ -76,9 +74,8 @@ def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
 
     Args:
         file_root: the directory or the URL of the names of images.
-        annotations_file: the JSON file, a path or a URL. Each entry is checked for anything that
-            makes DALI's parser lose annotations, crash, or never return. The check costs more time
-            than the parser.
+        annotations_file: the JSON file, a path or a URL. Anything that makes DALI's parser lose
+            annotations, crash, or never return is refused.
         preprocessed_annotations: instead, a directory written by DALI or
             `python -m dali_storage index --coco`. The latter records its source: then
             `annotations_file` and the arguments below may be given as well, and are compared.
@@ -151,7 +148,7 @@ def prepare_coco(arguments: Mapping[str, Any], given: Collection[str]) -> Openin
         raise ValueError(f"{saves} and preprocessed_annotations cannot both be given")
 
     def find(_: Any, remote: Remote | None) -> Catalog:
-        source = source_of(name, remote) if name else None
+        source = Source.of(name, remote) if name else None
         if folder:
             content = dump.load(folder)
             made = origin.require_same(folder, content, options, source)
@@ -179,10 +176,3 @@ def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _local(arguments: Mapping[str, Any], name: str) -> bytes:
     return local_path(name, arguments[name]) if arguments[name] else b""
-
-
-def source_of(name: bytes, remote: Remote | None = None) -> Source:
-    """The annotations of a name; a lone URL is read by a backend without options."""
-    if scheme(name) and remote is None:
-        remote = registry.load(registry.choose(None, [name])).remote()
-    return Source(name, Files(remote))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ FILES = (
 _FAR = 1_000_000
 _LONGEST = 10 * _FAR
 _LARGEST = 2**30
+Rle: TypeAlias = tuple[int, int, NDArray[np.uint32]]
+"""Height, width, and the lengths of runs."""
 _RLE = struct.Struct("<QQQ")  # height, width, number of runs
 
 
@@ -42,6 +44,23 @@ def load(folder: str) -> dict[str, bytes]:
     """Read each existing file; raise OSError if the names cannot be read."""
     there = {*os.listdir(folder), _NAMES}
     return {name: Path(folder, name).read_bytes() for name in FILES if name in there}
+
+
+def content_of(columns: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the content of each file, from arrays of its entries."""
+    return {
+        name: b"".join([len(column).to_bytes(4, "little"), np.ascontiguousarray(column).data])
+        for name, column in columns.items()
+        if len(column)
+    }
+
+
+def content_of_rles(rles: Sequence[Rle]) -> dict[str, bytes]:
+    """Return the content of the file of RLEs."""
+    parts = [len(rles).to_bytes(4, "little")]
+    for height, width, runs in rles:
+        parts += [_RLE.pack(height, width, len(runs)), runs.tobytes()]
+    return {"masks_rles.dat": b"".join(parts)} if rles else {}
 
 
 def read(

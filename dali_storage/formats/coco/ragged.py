@@ -41,7 +41,7 @@ class Ragged:
         for column in self.columns:
             shape = int(ends[-1]), *column.shape[1:]
             # A slice of a memoryview costs less than one of an array; in DALI, too.
-            rows: Any = np.ndarray(shape, column.dtype, _join(column, first, last)).data
+            rows: Any = np.ndarray(shape, column.dtype, joined(column, first, last)).data
             found.append([rows[start:end] for start, end in pairs])
         return found
 
@@ -52,7 +52,7 @@ def row_numbers(first: IntArray, count: IntArray) -> IntArray:
     return np.repeat(first - ends + count, count) + np.arange(count.sum())
 
 
-def _join(column: NDArray[Any], first: IntArray, last: IntArray) -> bytearray:
+def joined(column: NDArray[Any], first: IntArray, last: IntArray) -> bytearray:
     """Copy the bytes of the rows from `first` to `last` of each sample.
 
     This takes a tenth of the time of numpy's indexing by rows.
