@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -20,7 +20,7 @@ from ...contract._types import IntArray
 from .annotations import Annotations
 from .masks import Masks
 from .options import CocoOptions
-from .ragged import Ragged
+from .ragged import Ragged, starts_of
 
 _NAMES = "filenames.dat"
 FILES = (
@@ -47,20 +47,18 @@ def load(folder: str) -> dict[str, bytes]:
 
 
 def content_of(columns: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the content of each file, from arrays of its entries."""
-    return {
-        name: b"".join([len(column).to_bytes(4, "little"), np.ascontiguousarray(column).data])
-        for name, column in columns.items()
-        if len(column)
-    }
-
-
-def content_of_rles(rles: Sequence[Rle]) -> dict[str, bytes]:
-    """Return the content of the file of RLEs."""
-    parts = [len(rles).to_bytes(4, "little")]
-    for height, width, runs in rles:
-        parts += [_RLE.pack(height, width, len(runs)), runs.tobytes()]
-    return {"masks_rles.dat": b"".join(parts)} if rles else {}
+    """Return the content of each file, from its entries: arrays, or a list of RLEs."""
+    content = {}
+    for name, entries in columns.items():
+        parts: list[Any] = [len(entries).to_bytes(4, "little")]
+        if isinstance(entries, list):
+            for height, width, runs in entries:
+                parts += [_RLE.pack(height, width, len(runs)), runs]
+        else:
+            parts.append(np.ascontiguousarray(entries).data)
+        if len(entries):
+            content[name] = b"".join(parts)
+    return content
 
 
 def read(
@@ -118,7 +116,7 @@ class _Dump:
     def starts(self, offsets: str, counts: str, dtype: str) -> IntArray:
         """Return the starts of samples, which are consecutive in their columns: int64[n + 1]."""
         sizes = self.column(counts, dtype, self._count)
-        ends = np.append(0, np.cumsum(sizes, dtype=np.int64))
+        ends = starts_of(sizes)
         if (sizes < 0).any() or (self.column(offsets, dtype, self._count) != ends[:-1]).any():
             self.fail(f"{offsets} does not match {counts}")
         return ends
@@ -157,7 +155,7 @@ class _Dump:
         wrong = (owners < 0) | (owners >= np.diff(objects.starts)[samples])
         if wrong.any():
             self.fail("masks_rles_idx.dat has objects outside of the sample")
-        pixels = np.diff(np.append(0, np.cumsum(runs, dtype=np.int64))[bounds])
+        pixels = np.diff(starts_of(runs)[bounds])
         wrong = (shapes != shape[samples]).any(1) | (pixels != shapes.prod(1))
         for rle in np.flatnonzero(wrong)[:1].tolist():
             name, size = os.fsdecode(self._names[samples[rle]]), shape[samples[rle]].tolist()
@@ -212,7 +210,7 @@ class _Dump:
             self.fail(f"{name} has {len(content):,} bytes, but should have more")
         if found != count or at != max(len(content), 4):
             self.fail(f"{name} has {found:,} entries in {at:,} bytes, but should have {count:,}")
-        bounds = np.append(0, np.cumsum([len(each) for each in runs], dtype=np.int64))
+        bounds = starts_of(np.array([len(each) for each in runs], np.int64))
         joined = np.concatenate([np.empty(0, np.uint32), *runs])
         return found_shapes, bounds, joined
 

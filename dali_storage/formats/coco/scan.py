@@ -38,7 +38,7 @@ class Scanner:
 
     def __init__(self, about: str, text: str) -> None:
         """`about`: the start of messages."""
-        self._text, self._about, self._at = text, about, 0
+        self.about, self._text, self._at = about, text, 0
         self._decoder = json.JSONDecoder(
             object_pairs_hook=_fields,
             parse_float=rapidjson.single,
@@ -92,7 +92,7 @@ class Scanner:
 
     def fail(self, what: str, remedy: str = "correct the file") -> NoReturn:
         """Raise ValueError."""
-        raise ValueError(f"{self._about}: {what}; {remedy}")
+        raise ValueError(f"{self.about}: {what}; {remedy}")
 
     def _items(self, opening: str, closing: str, where: str) -> Iterator[None]:
         """Go to the start of each item in turn, and finally to the end of the closing bracket."""
