@@ -111,7 +111,9 @@ class Found:
         return {"filenames.dat": lines} | dump.content_of(columns)
 
     def _add_image(self, entry: Entry) -> None:
-        value = self._scanner.real(entry)
+        value = entry.value
+        if not value["file_name"].isascii():
+            value = self._scanner.real(entry)
         name = value["file_name"].encode("utf-8", "surrogateescape")
         for field, key, numbers in (
             ("id", value["id"], self._ids),

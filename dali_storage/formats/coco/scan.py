@@ -79,10 +79,12 @@ class Scanner:
         self._text = ""  # may be large
 
     def real(self, entry: Entry) -> Any:
-        """Return the value of an entry, with texts from UTF-8; other bytes are surrogates."""
-        text = self._text[entry.start : entry.end]
-        real = text.encode("latin-1").decode("utf-8", "surrogateescape")
-        return entry.value if text.isascii() else json.loads(real)
+        """Return the value of an entry as it is written: texts from UTF-8, numbers of any size.
+
+        Bytes that are not UTF-8 are surrogates.
+        """
+        text = self._text[entry.start : entry.end].encode("latin-1")
+        return json.loads(text.decode("utf-8", "surrogateescape"))
 
     def refuse(self, entry: Entry, what: str, remedy: str = "correct the file") -> NoReturn:
         """Raise ValueError for an entry; `what` names the field and the value."""
