@@ -212,10 +212,9 @@ class Found:
         owners = np.repeat(numbers, np.diff(polygons.starts))
         ends = starts_of(polygons.columns[0])
         base = np.repeat(start[:-1], np.diff(first))
+        data = np.stack([owners, ends[:-1] - base, ends[1:] - base], 1)
         return {
-            "polygon_data.dat": np.stack([owners, ends[:-1] - base, ends[1:] - base], 1).astype(
-                np.int32
-            ),
+            "polygon_data.dat": data.astype(np.int32),
             "vertices.dat": vertices.columns[0],
             **_counted("polygon_offset.dat", "polygons_count.dat", first),
             **_counted("vertices_offset.dat", "vertices_count.dat", start),
