@@ -187,11 +187,12 @@ def test_what_dali_takes_is_accepted():
     data["annotations"][1].pop("iscrowd")
     data["annotations"][1]["image_id"] = 999
     data["annotations"][2] |= {"iscrowd": 1, "segmentation": {"size": [20, 10], "more": 1}}
-    data["annotations"][3] |= {"bbox": [1e39, -5, 3, 4], "segmentation": None}
+    data["annotations"][3] |= {"bbox": [1e39, 3e38, 3, 3e38], "segmentation": None}
     data["images"][1] |= {"text": "\\ud800 \U0001f600", "file_name": "é\U0001f600.jpg"}
     data["images"][1].pop("width")
     for text in (json.dumps(data), json.dumps(data, ensure_ascii=False)):
-        names, found = checked(text, polygon_masks=True)
+        names, found = checked(text.replace("2017", "0e308"), polygon_masks=True, ltrb=True)
+        assert found.objects.columns[0][2].tolist() == [np.inf, np.float32(3e38), np.inf, np.inf]
         assert names == [b"0.jpg", "é\U0001f600.jpg".encode(), b"2.jpg", b"3.jpg"]
         assert np.diff(found.objects.starts).tolist() == [1, 0, 1, 1]
         assert np.diff(found.polygons.starts).tolist() == [1, 0, 0, 0]
