@@ -5,19 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from ..contract import registry
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote, scheme
+from ..contract.objects import Remote
 from ..contract.options import dali_flag
 from ..dali import Common, DataNode
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
 from ..formats.coco.options import CocoOptions
 from ..formats.coco.origin import Source
-from ..formats.files import Files
+from ..formats.coco.parse import parse
 from ..samples.locations import local_path, location
-from .annotations import parse
 from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu
 
@@ -76,9 +74,8 @@ def coco(**given: Unpack[CocoArguments]) -> Prepared[tuple[DataNode, ...]]:
 
     Args:
         file_root: the directory or the URL of the names of images.
-        annotations_file: the JSON file, a path or a URL. Each entry is checked for anything that
-            makes DALI's parser lose annotations, crash, or never return. The check costs more time
-            than the parser.
+        annotations_file: the JSON file, a path or a URL. Anything that makes DALI's parser lose
+            annotations, crash, or never return is refused.
         preprocessed_annotations: instead, a directory written by DALI or
             `python -m dali_storage index --coco`. The latter records its source: then
             `annotations_file` and the arguments below may be given as well, and are compared.
@@ -151,7 +148,7 @@ def coco(**given: Unpack[CocoArguments]) -> Prepared[tuple[DataNode, ...]]:
         raise ValueError(f"{saves} and preprocessed_annotations cannot both be given")
 
     def find(_: Any, remote: Remote | None) -> Catalog:
-        source = source_of(name, remote) if name else None
+        source = Source.of(name, remote) if name else None
         if folder:
             content = dump.load(folder)
             made = origin.require_same(folder, content, options, source)
@@ -168,10 +165,3 @@ def coco(**given: Unpack[CocoArguments]) -> Prepared[tuple[DataNode, ...]]:
 
 def _local(name: str, value: PathLike | None) -> str:
     return os.fsdecode(local_path(name, value)) if value else ""
-
-
-def source_of(name: bytes, remote: Remote | None = None) -> Source:
-    """The annotations of a name; a lone URL is read by a backend without options."""
-    if scheme(name) and remote is None:
-        remote = registry.load(registry.choose(None, [name])).remote()
-    return Source(name, Files(remote))
