@@ -128,16 +128,15 @@ class HotPath:
     """
 
     def __init__(self, loading: Loading, order: Batches) -> None:
+        """Keep a copy of `order`."""
         self._loading = loading
-        self.use(order)
-
-    def use(self, order: Batches) -> None:
-        """Use another order, of which this is given a copy."""
-        self._first = copy.deepcopy(order)
+        self._first = copy.deepcopy(order) if loading.has_views else None
         self._order: Batches | None = None
 
     def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
         """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
+        if self._first is None:
+            return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
         order, self._order = self._order, None
         order = order or copy.deepcopy(self._first)
