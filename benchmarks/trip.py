@@ -21,7 +21,8 @@ from dali_storage import dali, readers
 from dali_storage.reading.slots import Observer
 
 _ROOT = Path(__file__).parents[1]
-_FILES, _BATCH, _BATCHES, _PAUSE = 120, 8, 6, 0.5  # seconds, until the lanes have read ahead
+_FILES, _BATCH, _PAUSE = 120, 8, 0.5  # seconds, until the lanes have read ahead
+_BATCHES = 40  # more than two epochs: all sizes and buffers are known
 
 
 def main() -> None:

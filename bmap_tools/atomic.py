@@ -18,8 +18,8 @@ def destination(target: str) -> str:
     Call it early, to refuse `target` before long work.
 
     Raises:
-        OSError: `target` is not a regular file and exists; or its directory is missing or not
-            writable. Has the reason and `target`.
+        OSError: `target` is not a regular file and exists; or its name is too long, or its
+            directory is missing or not writable. Has the reason and `target`.
     """
     path = os.path.realpath(target)
     if os.path.basename(target) in ("", ".", "..") or os.path.isdir(path):
@@ -34,6 +34,8 @@ def destination(target: str) -> str:
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
         what = f"no permission to write to {directory!r}, or it is mounted read-only"
         raise PermissionError(errno.EACCES, what, target)
+    with contextlib.suppress(FileNotFoundError), _about(target):
+        os.lstat(path)  # refuses a name that is too long
     return path
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
+from ...contract.stages import yield_turn
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`preadv.read()`, or `aio.read()` of some depth."""
@@ -55,11 +56,11 @@ class Reads:
         self._unit = unit
         self._to_end = to_end
 
-    def run(self, *, cached_first: bool, yield_turn: Callable[[], None]) -> npt.NDArray[np.bool_]:
+    def run(self, *, cached_first: bool) -> npt.NDArray[np.bool_]:
         """Perform the reads; with `cached_first`, read cached pages first.
 
-        `yield_turn` is called before a read that may block. Returns bool[n]: true for reads that
-        needed no blocking read.
+        Yields the turn before a read that may block. Returns bool[n]: true for reads that needed no
+        blocking read.
         """
         if cached_first:
             self._read_cached()

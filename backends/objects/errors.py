@@ -128,14 +128,14 @@ class _Failure:
     """The contents of an error's text; empty, or a status of 0, where not given."""
 
     def __init__(self, error: BaseException) -> None:
-        self.text = str(error)
+        self.endpoint = _found(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/", str(error))
+        self.text = re.sub(r"https?://\S+", "", str(error))  # a key may have any words
         # The newline cannot be part of a key: control characters are refused earlier.
         answer = self.text.partition("Status {\n")[2]
         self.status = int(_found(r" *status: (\d{3})", answer) or 0)
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
-        self.endpoint = _found(r"uri: Some\(\n\s*(https?://[^/\s?@]+)/", self.text)
         # Despite boto3, or the machine's own credentials, the last resort.
         self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
 
@@ -154,12 +154,12 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
     if isinstance(error, ShortBodyError):
         return True
     failure = _Failure(error)
-    if "InvalidCertificate" in failure.text:
-        return False
     if failure.lacks_credentials:
         return reached
     if failure.status:
         return failure.status in _TRANSIENT or failure.code == "RequestTimeout"
+    if "InvalidCertificate" in failure.text:
+        return False
     return reached if failure.kind == "Connect" else failure.kind in _KINDS
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ...contract.stages import note
+from ...contract.stages import note, yield_turn
 from ...runtime.histogram import Times
 from ...runtime.profiling import show_name
 from ...runtime.waiting import take
@@ -139,6 +139,8 @@ class RequestPool:
     ) -> None:
         """Request n items at once, and process each answer on arrival, in the calling thread.
 
+        Yields the turn.
+
         `send` requests items by libcurl, with None as the answer once the bytes are at their
         destination, and returns the positions of the other items. libcurl writes nothing after
         `run()` returns.
@@ -151,6 +153,7 @@ class RequestPool:
         Raises:
             OSError: the pool is closed (ECANCELED), or libcurl's thread has failed (EIO).
         """
+        yield_turn()
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
         if describe:

@@ -42,7 +42,8 @@ def broken(data: Any, name: Callable[[], bytes] = bytes) -> str:
     head = bytes(view[:12])
     if check := _check_of(head):
         return check(view)
-    if any(head) and not head.lower().startswith((b"<html", b"<!doctype", b"<?xml")):
+    text = bytes(view[:64]).lstrip(b"\xef\xbb\xbf \t\r\n").lower()  # behind a byte order mark
+    if any(head) and not text.startswith((b"<html", b"<!doctype", b"<?xml")):
         return ""
     if not (file := name()):
         return ""
@@ -78,7 +79,7 @@ def _extension(name: bytes) -> bytes:
 def _check_of(head: bytes) -> Callable[[memoryview], str] | None:
     if head.startswith(b"\xff\xd8"):
         return _jpeg
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+    if head.startswith(b"\x89PNG"):
         return _png
     return _wav if head.startswith(b"RIFF") and head.endswith(b"WAVE") else None
 

@@ -1,22 +1,26 @@
-"""The stage of work of each thread, told to the observer of the thread, if there is one."""
+"""The stage of work of each thread, told to its observer if there is one; the turn of a lane."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Protocol, TypeAlias
 
 Describe: TypeAlias = Callable[[], str]
 
 
 class Watch(Protocol):
-    """The observer of one thread; see the functions of the same names."""
+    """The observer of one thread; see the functions of the same names.
+
+    Attributes:
+        log: the stages of the batch under way, each with `time.monotonic_ns()` of its beginning.
+    """
+
+    log: list[tuple[str, int]]
 
     def begin(self, batch: int) -> None:
         """See `begin()`."""
-
-    def enter(self, stage: str) -> None:
-        """See `enter()`."""
 
     def note(self, describe: Describe | None) -> Describe | None:
         """See `note()`."""
@@ -26,9 +30,10 @@ class Watch(Protocol):
 
 
 class _Mine(threading.local):
-    """The observer of each thread."""
+    """The observer of each thread, and the function that gives the turn of a lane to another."""
 
     watch: Watch | None = None
+    give_turn: Callable[[], None] = staticmethod(lambda: None)
 
 
 _mine = _Mine()
@@ -54,7 +59,7 @@ def enter(stage: str) -> None:
     the backend".
     """
     if (watch := _mine.watch) is not None:
-        watch.enter(stage)
+        watch.log.append((stage, monotonic_ns()))
 
 
 def note(describe: Describe | None) -> Describe | None:
@@ -69,3 +74,14 @@ def leave() -> None:
     """End the batch, after an error too; called by a lane."""
     if (watch := _mine.watch) is not None:
         watch.leave()
+
+
+def turn_given_by(give: Callable[[], None]) -> Callable[[], None]:
+    """Set the function that gives the calling thread's turn away; return the previous one."""
+    before, _mine.give_turn = _mine.give_turn, give
+    return before
+
+
+def yield_turn() -> None:
+    """Let another lane start; called before blocking. Does nothing in a thread without a turn."""
+    _mine.give_turn()

@@ -19,6 +19,7 @@ from ..reading.source import BatchStream
 from ..samples import finding
 from ..samples.locations import local_path
 from ..saving import positions
+from .arguments import Common
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
@@ -29,6 +30,7 @@ from .self_test import require_same_order
 __all__ = [
     "AS_STORED",
     "SHUFFLE_BITS",
+    "Common",
     "DataNode",
     "add_reader",
     "catalog",
@@ -46,11 +48,11 @@ __all__ = [
 ]
 
 
-_OWN_ORDER = "weights", "order", "epoch_size", "sources"
-_BAD_SAMPLES = {"on_error": "raise", "check": False, "max_replaced": None, "bad_samples": None}
+_OWN_ORDER = "weights", "order", "epoch_size"
+_BAD_SAMPLES = "on_error", "check", "max_replaced", "bad_samples"
 
 
-def plugs(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
+def plugs(arguments: Common, device: str) -> dict[str, Any]:
     """Return the contents of the slots of an `Opening` for the arguments of a reader.
 
     What no argument asks for is not imported.
@@ -58,19 +60,20 @@ def plugs(arguments: Mapping[str, Any], device: str) -> dict[str, Any]:
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    stall_after = stall_seconds(arguments["stall_after"])
+    stall_after = stall_seconds(arguments.stall_after)
     found: dict[str, Any] = {"observe": partial(Observed, stall_after=stall_after)}
-    if own := [name for name in _OWN_ORDER if arguments.get(name) is not None]:
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    if own := [name for name in _OWN_ORDER if name in given]:
         from ..order.sampling.arguments import own_order
 
-        found["ordering"] = own_order(own, arguments)
-    about = {name: arguments.get(name) for name in _BAD_SAMPLES}
-    if any(it is not None and it is not _BAD_SAMPLES[name] for name, it in about.items()):
+        found["ordering"] = own_order(own, given)
+    about = {name: given[name] for name in _BAD_SAMPLES if name in given}
+    if any(value is not getattr(Common, name) for name, value in about.items()):
         from ..bad_samples.arguments import bad_sample_options
 
         found["on_error"] = bad_sample_options(about, device)
-    if (state := arguments.get("resume")) is not None:
-        found["resume"] = partial(positions.resume, state=state)
+    if arguments.resume is not None:
+        found["resume"] = partial(positions.resume, state=arguments.resume)
     return found
 
 

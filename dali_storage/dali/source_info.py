@@ -79,7 +79,7 @@ def asked_for(pipeline: Pipeline) -> set[int]:
     """The ids of the operators before any `fn.get_property(key="source_info")`."""
     found = set[int]()
     for each in reversed(pipeline._ops):  # each comes after its inputs
-        reads = type(each._op).__name__ == "GetProperty" and "key: source_info\n" in str(each.spec)
+        reads = each._op.schema.Name() == "GetProperty" and "key: source_info\n" in str(each.spec)
         if reads or id(each) in found:
             found.update(id(it.source) for it in each.inputs)
     return found

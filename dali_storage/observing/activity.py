@@ -86,10 +86,6 @@ class Activity:
         self._end()
         self.batch = batch
 
-    def enter(self, stage: str) -> None:
-        """End the current stage, and begin the next one."""
-        self.log.append((stage, monotonic_ns()))
-
     def note(self, describe: Describe | None) -> Describe | None:
         """Set the description of the work; return the previous one."""
         before, self.described_by = self.described_by, describe

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from ..contract.reader import Reader
+from ..contract.stages import enter
 from ..reading.slots import Observer
 from ..runtime.profiling import show_name
 from . import stalls
@@ -66,7 +67,7 @@ class Observed(Observer):
         self._asked = perf_counter()
         self._asker.adopt()
         self._asker.begin(index)
-        self._asker.enter("waiting")
+        enter("waiting")
 
     def answer(self, ready: int, nbytes: int | None) -> None:
         """See `Observer`."""

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
 from ..contract.reader import Reader
-from ..contract.stages import enter
+from ..contract.stages import enter, turn_given_by
 from ..runtime.processors import processors
 from ..runtime.waiting import join
 
@@ -93,7 +93,7 @@ class Lanes(Generic[Job]):
         self._bells = [SimpleQueue[None]() for _ in range(count)]
         self._threads: dict[int, threading.Thread] = {}
         self._running = [threading.Lock() for _ in range(count)]  # held by the threads
-        self._mine = threading.local()
+        self._has_turn = [False] * count
         self._closed = False
 
     def submit(self, job: Job) -> None:
@@ -107,10 +107,10 @@ class Lanes(Generic[Job]):
                     self._jobs.pop()
                     raise
 
-    def yield_turn(self) -> None:
-        """Let another lane start. Does nothing in a thread without a turn."""
-        if getattr(self._mine, "has_turn", False):
-            self._mine.has_turn = False
+    def _give_turn(self, lane: int) -> None:
+        """Let another lane start, if this one has a turn; called in this one."""
+        if self._has_turn[lane]:
+            self._has_turn[lane] = False
             self._leave_gate()
             # If no thread can be started, this lane takes the next job when it is done.
             with self._lock, contextlib.suppress(RuntimeError):
@@ -151,13 +151,14 @@ class Lanes(Generic[Job]):
             deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
 
     def _run(self, lane: int) -> None:
-        self._mine.has_turn = _lane.inside = False
+        _lane.inside = False
+        turn_given_by(partial(self._give_turn, lane))
         self._be_lane(lane)
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
             while not self._closed:
                 self._bells[lane].get()
-                self._mine.has_turn = True
+                self._has_turn[lane] = True
                 try:
                     while (job := self._next_job(lane)) is not None:
                         self._pass_gate()
@@ -187,12 +188,12 @@ class Lanes(Generic[Job]):
     def _take_job(self, lane: int) -> Job | None:
         """Return the next job if there is one and this lane has or gets a turn; else go idle."""
         with self._lock:
-            if not self._mine.has_turn and self._free_turns:
+            if not self._has_turn[lane] and self._free_turns:
                 self._free_turns -= 1
-                self._mine.has_turn = True
-            if self._mine.has_turn and self._jobs:
+                self._has_turn[lane] = True
+            if self._has_turn[lane] and self._jobs:
                 return self._jobs.popleft()
-            self._free_turns += self._mine.has_turn
-            self._mine.has_turn = False
+            self._free_turns += self._has_turn[lane]
+            self._has_turn[lane] = False
             heapq.heappush(self._idle, lane)
             return None

@@ -67,6 +67,8 @@ class Loading:
         self.reader = reader
         self._format = fmt or Format()
         self._pool = pool or BufferPool(reader.allocate)
+        # A cache of objects has whole samples.
+        self._wanted = (Format() if reader.schemes else self._format).wanted
         self._views = views if reader.has_views else ()
 
     @property
@@ -89,23 +91,25 @@ class Loading:
         """Read exactly these samples."""
         pieces = self._catalog.pieces_of(samples)
         note(partial(_names, self._catalog, pieces))
-        if self._views:
-            enter("reading")
-        own = views = self.reader.views(pieces, lane) if self._views else None
-        wanted = None
-        if views is None:
-            if not self.reader.schemes:  # a cache of objects has whole samples
-                wanted = self._format.wanted(self._catalog, samples)
-            lease = self._pool.lease
-            batch = read_batch(self.reader, self._catalog, pieces, lease, lane, wanted)
-            views = Views(batch.buffer, batch.offsets, batch.sizes)
+        if self._views and (viewed := self._view(samples, pieces, lane)) is not None:
+            return viewed
+        wanted = self._wanted(self._catalog, samples)
+        batch = read_batch(self.reader, self._catalog, pieces, self._pool.lease, lane, wanted)
+        views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
         outputs = self.outputs(samples, views, wanted)
-        if own is not None:
-            enter("copying")
-            numbered = enumerate(outputs)
-            outputs = [it if n in self._views else copied(it) for n, it in numbered]
         return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+
+    def _view(self, samples: IntArray, pieces: IntArray, lane: int) -> LoadedBatch | None:
+        """Return a batch in the reader's own memory; None if it must be read."""
+        enter("reading")
+        if (views := self.reader.views(pieces, lane)) is None:
+            return None
+        enter("decoding")
+        outputs = enumerate(self.outputs(samples, views, None))
+        enter("copying")
+        contents = [it if n in self._views else copied(it) for n, it in outputs]
+        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), contents)
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """Return the outputs of the format."""
@@ -116,8 +120,6 @@ class Loading:
     def close(self) -> None:
         """Close the reader and free its buffers."""
         self.reader.close()
-        # Break the reference cycle of reader and lanes: it would keep the buffers alive.
-        self.reader.yield_turn = Reader.yield_turn
         self._pool.clear()
 
 

@@ -75,7 +75,6 @@ class Prefetcher:
             name=name,
             be_lane=self.observer.be_lane,
         )
-        reader.yield_turn = self._lanes.yield_turn
 
     def get(self, index: int, successor: Callable[[int], int] = next_index) -> LoadedBatch:
         """Return batch `index`; block until the batch is read. After an error, read again.

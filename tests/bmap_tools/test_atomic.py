@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bmap_tools.atomic import replacing
+from bmap_tools.atomic import destination, replacing
 
 
 def bound(path):
@@ -71,9 +71,10 @@ def test_only_files_are_replaced(kind, target, words, tmp_path, monkeypatch):
     with open("deleted", "w") as deleted:
         os.unlink("deleted")
         target = target.format(deleted.fileno())
-        with pytest.raises(OSError, match=words) as caught, replacing(target):
-            pass
-    assert caught.value.filename == target
+        for refuse in (destination, lambda it: replacing(it).__enter__()):
+            with pytest.raises(OSError, match=words) as caught:
+                refuse(target)
+            assert caught.value.filename == target
     assert (identity("node"), {*os.listdir()}) == (before, {"link", "node"})
 
 

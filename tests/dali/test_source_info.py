@@ -3,7 +3,7 @@
 import lmdb
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, tfrecord
+from nvidia.dali import Pipeline, fn, ops, tfrecord
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_storage import readers
@@ -117,13 +117,17 @@ def test_outputs_of_a_pipeline_are_named_if_wanted(root):
     assert names(readers) == [[""] * 4] * 2
 
 
+class OfUser(ops.GetProperty):
+    """As for any operator in `nvidia.dali.ops`, users may derive classes."""
+
+
 def test_only_outputs_on_the_way_to_the_operator_are_named(root):
     with Pipeline(4, 1, None) as pipeline:
         data, other, never = (
             readers.file(file_root=root, name=name, source_info=wish)[0]
             for name, wish in (("a", None), ("b", None), ("c", False))
         )
-        asking = [fn.get_property(it, key="source_info") for it in (data[1:3] + 0, never)]
+        asking = [OfUser(key="source_info")(it) for it in (data[1:3] + 0, never)]
         pipeline.set_outputs(*asking, other, fn.get_property(other, key="layout"))
     *asking, other, _ = pipeline.run()
     names = [b"class0/0000.jpg", b"class0/0003.jpg", b"class1/0001.jpg", b"class1/0004.jpg"]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dali_storage.contract import stages as ambient
 from dali_storage.contract.stages import begin, enter, leave, note
 from dali_storage.observing import activity
 from dali_storage.observing.activity import Activities, SlowBatch
@@ -18,7 +19,8 @@ from dali_storage.runtime import profiling
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now=0)
-    monkeypatch.setattr(activity, "monotonic_ns", lambda: clock.now)
+    for each in (activity, ambient):
+        monkeypatch.setattr(each, "monotonic_ns", lambda: clock.now)
     return clock
 
 

@@ -40,7 +40,7 @@ def own_order(given: Sequence[str], arguments: Mapping[str, Any]) -> MakeOrderin
             why = "order alone sets the samples of an epoch"
             raise ValueError(f"{given[0]} and {given[1]} cannot both be given: {why}")
         return ordering_of(lambda catalog: OwnOrder(order, catalog.delivered))
-    seed = seed_of(arguments)
+    seed = seed_of(arguments.get("seed"))
     return ordering_of(
         lambda catalog: stream_of(data_set_of(catalog, weights), seed=seed, epoch_size=epoch_size)
     )
@@ -56,9 +56,8 @@ def refuse_order_of_dali(argument: str, arguments: Mapping[str, Any]) -> None:
             )
 
 
-def seed_of(arguments: Mapping[str, Any]) -> int:
+def seed_of(seed: Any) -> int:
     """The seed of a stream, which all ranks must share; not the pipeline's seed."""
-    seed = arguments["seed"]
     return 0 if seed is None else int(seed)
 
 

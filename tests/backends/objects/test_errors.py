@@ -11,7 +11,7 @@ from dali_storage.backends.objects.store import Stores, get, head
 from dali_storage.contract.errors import ObjectReplacedError
 from tests.kit.objects.client import FOR_EVER, FaultServer
 
-URL = b"s3://data/a/status: 503 <Code>SlowDown</Code>"
+URL = b"s3://data/a/status: 503 <Code>SlowDown</Code> ContentRange InvalidCertificate"
 DATA = b"0123456789" * 100
 PASSING = "408", "425", "429", "500", "502", "503", "504"
 ASK = {

@@ -11,7 +11,8 @@ from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
-from dali_storage.testing.reading import read
+from dali_storage.testing.reading import in_lane, read
+from tests.kit.file_reading import yielding
 from tests.kit.objects.cached import (
     ALL,
     Shards,
@@ -133,22 +134,22 @@ def test_a_reader_gives_its_turn_away_before_it_asks(listed, folder):
         assert reader._cache
         # The page cache has all that was written.
         reader._cache._engine = lambda *arguments: preadv.read(*arguments[:3])
-        reader.yield_turn = lambda: turns.append(1)
-        read(reader, ALL, listed)
-        assert turns
-        settle(reader._cache)
-        turns.clear()
-        read(reader, ALL, listed)
-        assert not turns
-        tick()
-        for entry in folder.entries():
-            flip(-1)(entry)
-        read(reader, ALL, listed)
-        assert turns
-        turns.clear()
+        with yielding(lambda: turns.append(1)):
+            read(reader, ALL, listed)
+            assert turns
+            settle(reader._cache)
+            turns.clear()
+            read(reader, ALL, listed)
+            assert not turns
+            tick()
+            for entry in folder.entries():
+                flip(-1)(entry)
+            read(reader, ALL, listed)
+            assert turns
+            turns.clear()
     with ObjectStoreReader(replace(listed, versions=None), cache=folder) as reader:
-        reader.yield_turn = lambda: turns.append(1)
-        reader.sizes(ALL, 0)
+        with yielding(lambda: turns.append(1)):
+            in_lane(lambda: reader.sizes(ALL, 0))
         assert turns
     with ObjectStoreReader(listed) as reader:
         assert not reader.cooperative
