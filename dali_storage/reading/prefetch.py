@@ -59,13 +59,12 @@ class Prefetcher:
         """
         reader = loading.reader
         self.loading = loading
-        self._substitute = loading.substitute
         self._order = order
         self._depth = max(depth, reader.lanes)
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Job] = {}
         self.observer = observer or Observer()
-        self.observer.begin(reader, self._depth, self._substitute.bad)
+        self.observer.begin(reader, self._depth, loading.substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
@@ -81,8 +80,8 @@ class Prefetcher:
 
         The batches that follow by `successor` are read ahead.
         """
-        if self._substitute.only is not None:
-            return self._read_only(self._substitute.only)
+        if (only := self.loading.substitute.only) is not None:
+            return self._read_only(only)
         hot = None if index in self._ahead else self._hot.samples(index)
         ready = self._submit_ahead(index, successor) if hot is None else self._depth
         batch = None
