@@ -36,13 +36,7 @@ class Handling(Protocol):
 
 
 class Opened(NamedTuple):
-    """An open reader.
-
-    Attributes:
-        catalog: the samples.
-        reader: the backend.
-        ordering: the order of the samples.
-    """
+    """An open reader: its samples, its backend, and the order of the samples."""
 
     catalog: Catalog
     reader: Reader
