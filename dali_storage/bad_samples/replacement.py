@@ -87,27 +87,22 @@ class Checked(Substitute):
 
     def check(self, fmt: Format, samples: IntArray, outputs: Sequence[Contents]) -> None:
         """Raise `RecordError` at the first sample of a batch whose bytes are bad."""
-        if self._on_error.broken is not None:
-            enter("checking")
-            require_whole(self._catalog, fmt, samples, outputs, self._on_error.broken)
-
-
-def require_whole(
-    catalog: Catalog, fmt: Format, samples: IntArray, outputs: Sequence[Contents], broken: Broken
-) -> None:
-    """Raise `RecordError` at the first sample of a batch whose bytes are bad."""
-    for number, (described, contents) in enumerate(zip(fmt.outputs, outputs, strict=True)):
-        which = number if len(fmt.outputs) == catalog.pieces else 0  # an output for each piece
-        if described.dtype != np.uint8 or described.ndim not in (1, None):
-            continue
-        for index, item in zip(samples.tolist(), contents, strict=True):
-            if memoryview(item).ndim != 1:
-                continue  # an image that is not encoded
-            piece = index * catalog.pieces + which
-            name = bytes if catalog.ranges is not None else partial(catalog.name, piece)
-            if what := broken(item, name):
-                where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
-                raise RecordError(catalog.path(piece), where + what)
+        broken, catalog = self._on_error.broken, self._catalog
+        if broken is None:
+            return
+        enter("checking")
+        for number, (described, contents) in enumerate(zip(fmt.outputs, outputs, strict=True)):
+            which = number if len(fmt.outputs) == catalog.pieces else 0  # an output for each piece
+            if described.dtype != np.uint8 or described.ndim not in (1, None):
+                continue
+            for index, item in zip(samples.tolist(), contents, strict=True):
+                if memoryview(item).ndim != 1:
+                    continue  # an image that is not encoded
+                piece = index * catalog.pieces + which
+                name = bytes if catalog.ranges is not None else partial(catalog.name, piece)
+                if what := broken(item, name):
+                    where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
+                    raise RecordError(catalog.path(piece), where + what)
 
 
 class Replacement(Checked):

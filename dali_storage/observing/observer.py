@@ -28,7 +28,7 @@ class Observed(Observer):
         self._name, self._shown, self._stall_after = name, shown, stall_after
         self._watched: stalls.Watched | None = None
         self._remove: Callable[[], object] = lambda: None
-        self._asked = 0.0
+        self._asked = math.inf
         self.tally: Tally | None = None
 
     @property
@@ -49,6 +49,7 @@ class Observed(Observer):
 
     def begin(self, reader: Reader, depth: int, bad: Sized) -> None:
         """See `Observer`."""
+        self.end()  # an earlier beginning, which a Ctrl-C ended
         activities = Activities(self._name, reader.lanes)
         self.tally = Tally(activities, depth, bad, reader.times)
         self._lanes, self._asker = activities.lanes, activities.asker
@@ -71,7 +72,8 @@ class Observed(Observer):
     def answer(self, ready: int, nbytes: int | None) -> None:
         """See `Observer`."""
         assert self.tally is not None
-        waited = perf_counter() - self._asked
+        waited = max(perf_counter() - self._asked, 0.0)  # 0 if a Ctrl-C came before `_asked`
+        self._asked = math.inf
         self.tally.waited += waited
         self._asker.release()
         self._asker.leave(waited)
@@ -80,11 +82,11 @@ class Observed(Observer):
 
     def end(self) -> None:
         """See `Observer`."""
-        remove, self._remove = self._remove, lambda: None  # its name may soon be another's
-        remove()
+        self._remove()  # its name may soon be another's
 
     def forget(self) -> None:
         """See `Observer`."""
+        self.end()
         if self._watched is not None:
             stalls.WATCHDOG.forget(self._watched)
 

@@ -45,6 +45,7 @@ class Loading:
 
     Attributes:
         reader: the backend.
+        views: the numbers of the outputs that may be the reader's own memory.
         substitute: the handling of bad samples; a subclass does as it says.
     """
 
@@ -60,8 +61,7 @@ class Loading:
     ) -> None:
         """`pool` has the memory, by default from `reader.allocate()`.
 
-        `fmt` makes the outputs; by default they are the samples' bytes. `views`: the numbers of the
-        outputs that may be the reader's own memory, because nobody writes to them.
+        `fmt` makes the outputs; by default they are the samples' bytes. Nobody writes to `views`.
         """
         self._catalog = catalog
         self.reader = reader
@@ -69,12 +69,7 @@ class Loading:
         self._pool = pool or BufferPool(reader.allocate)
         # A cache of objects has whole samples.
         self._wanted = (Format() if reader.schemes else self._format).wanted
-        self._views = views if reader.has_views else ()
-
-    @property
-    def has_views(self) -> bool:
-        """True if outputs may be the reader's own memory."""
-        return bool(self._views)
+        self.views = views if reader.has_views else ()
 
     def load(self, samples: IntArray, lane: int) -> LoadedBatch:
         """Read a batch in a lane."""
@@ -91,7 +86,7 @@ class Loading:
         """Read exactly these samples."""
         pieces = self._catalog.pieces_of(samples)
         note(partial(_names, self._catalog, pieces))
-        if self._views and (viewed := self._view(samples, pieces, lane)) is not None:
+        if self.views and (viewed := self._view(samples, pieces, lane)) is not None:
             return viewed
         wanted = self._wanted(self._catalog, samples)
         batch = read_batch(self.reader, self._catalog, pieces, self._pool.lease, lane, wanted)
@@ -108,7 +103,7 @@ class Loading:
         enter("decoding")
         outputs = enumerate(self.outputs(samples, views, None))
         enter("copying")
-        contents = [it if n in self._views else copied(it) for n, it in outputs]
+        contents = [it if n in self.views else copied(it) for n, it in outputs]
         return LoadedBatch(samples, int(np.add.reduce(views.sizes)), contents)
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
@@ -130,16 +125,15 @@ class HotPath:
     """
 
     def __init__(self, loading: Loading, order: Batches) -> None:
+        """Keep a copy of `order`."""
         self._loading = loading
-        self.use(order)
-
-    def use(self, order: Batches) -> None:
-        """Use another order, of which this is given a copy."""
-        self._first = copy.deepcopy(order)
+        self._first = copy.deepcopy(order) if loading.views else None
         self._order: Batches | None = None
 
     def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
         """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
+        if self._first is None:
+            return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
         order, self._order = self._order, None
         order = order or copy.deepcopy(self._first)

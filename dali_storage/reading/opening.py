@@ -25,28 +25,18 @@ Members: TypeAlias = Callable[[int], "IntArray | range"]
 
 
 class Handling(Protocol):
-    """The wishes of a user about bad samples, see `bad_samples.replacement.OnError`.
-
-    Attributes:
-        replace: True if another sample is delivered in place of a bad one.
-    """
+    """The wishes of a user about bad samples, see `bad_samples.replacement.OnError`."""
 
     @property
     def replace(self) -> bool:
-        """See above."""
+        """True if another sample is delivered in place of a bad one."""
 
     def loading(self, catalog: Catalog, members: Members) -> Callable[..., Loading]:
         """Return the subclass of `Loading` that handles the bad samples of a catalog."""
 
 
 class Opened(NamedTuple):
-    """An open reader.
-
-    Attributes:
-        catalog: the samples.
-        reader: the backend.
-        ordering: the order of the samples.
-    """
+    """An open reader: its samples, its backend, and the order of the samples."""
 
     catalog: Catalog
     reader: Reader

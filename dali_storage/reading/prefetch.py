@@ -59,13 +59,12 @@ class Prefetcher:
         """
         reader = loading.reader
         self.loading = loading
-        self._substitute = loading.substitute
         self._order = order
         self._depth = max(depth, reader.lanes)
-        self._hot = HotPath(loading, order) if loading.has_views else None
+        self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Job] = {}
         self.observer = observer or Observer()
-        self.observer.begin(reader, self._depth, self._substitute.bad)
+        self.observer.begin(reader, self._depth, loading.substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader, dali_threads),
@@ -81,9 +80,9 @@ class Prefetcher:
 
         The batches that follow by `successor` are read ahead.
         """
-        if self._substitute.only is not None:
-            return self._read_only(self._substitute.only)
-        hot = None if index in self._ahead else self._hot_samples(index)
+        if (only := self.loading.substitute.only) is not None:
+            return self._read_only(only)
+        hot = None if index in self._ahead else self._hot.samples(index)
         ready = self._submit_ahead(index, successor) if hot is None else self._depth
         batch = None
         try:
@@ -114,11 +113,7 @@ class Prefetcher:
         self._lanes.submit(job)
         return self._awaited(-1)
 
-    def _hot_samples(self, index: int) -> tuple[IntArray, IntArray] | None:
-        return None if self._hot is None else self._hot.samples(index)
-
     def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
-        assert self._hot is not None
         self.forget()  # they were passed
         batch = self._hot.read(chosen)
         # A sample that takes the place of a bad one may not be hot.
@@ -148,14 +143,13 @@ class Prefetcher:
 
     def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
         """Start reading batch `index` and its successors, without waiting."""
-        if self._hot_samples(index) is None:
+        if self._hot.samples(index) is None:
             self._submit_ahead(index, successor)
 
     def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
         """Use another order; drop the batches read ahead, except where `stays(index)`."""
         self._order = order
-        if self._hot is not None:
-            self._hot.use(order)
+        self._hot = HotPath(self.loading, order)
         for index in [index for index in self._ahead if not stays(index)]:
             self._ahead.pop(index).wanted = False
 
@@ -169,7 +163,7 @@ class Prefetcher:
             self._ahead.pop(passed).wanted = False
         ready = sum([isinstance(job.outcome, LoadedBatch) for job in self._ahead.values()])
         for new in (new for new in wanted if new not in self._ahead):
-            if new != index and self._hot_samples(new) is not None:
+            if new != index and self._hot.samples(new) is not None:
                 break  # it needs no lane, and in most cases those after it
             job = _Job(new)
             self._lanes.submit(job)

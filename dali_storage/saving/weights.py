@@ -11,20 +11,19 @@ from ..order.sampling.stream import MixedStream
 from ..reading.source import BatchStream
 
 
-def mixture_of(stream: BatchStream) -> MixedStream:
-    """Return the mixed samples of a stream.
+def mixed(stream: BatchStream) -> tuple[StreamOrdering, MixedStream]:
+    """Return the order of a stream, and its mixture.
 
     Raises:
         ValueError: the reader has DALI's or the user's order, or a single source.
     """
     ordering = stream.open().ordering
-    mixture = ordering.mixture if isinstance(ordering, StreamOrdering) else None
-    if mixture is None:
-        raise ValueError(
-            f"{stream} has no weights of sources or labels; create the reader by "
-            "readers.mix(), or with weights= of labels"
-        )
-    return mixture
+    if isinstance(ordering, StreamOrdering) and (mixture := ordering.mixture) is not None:
+        return ordering, mixture
+    raise ValueError(
+        f"{stream} has no weights of sources or labels; create the reader by "
+        "readers.mix(), or with weights= of labels"
+    )
 
 
 def set_weights(stream: BatchStream, weights: Mapping[Any, Any], at: int | None) -> int:
@@ -38,17 +37,15 @@ def set_weights(stream: BatchStream, weights: Mapping[Any, Any], at: int | None)
     """
     at = place_of(stream, stream.position.next) if at is None else at
     position = require_change(stream, weights, at)
-    ordering = stream.open().ordering
-    assert isinstance(ordering, StreamOrdering)
-    ordering.change(weights, position)
-    order = _dealt(stream)
+    mixed(stream)[0].change(weights, position)
+    order = _order_of(stream)
     stream.change_order(lambda index: order.start(index + 1) <= position)
     return position
 
 
 def require_change(stream: BatchStream, weights: Mapping[Any, Any], at: int) -> int:
     """Refuse wrong arguments of `set_weights()`; return the position."""
-    mixture_of(stream).with_weights(weights, 0)
+    mixed(stream)[1].with_weights(weights, 0)
     require_integer("set_weights", "at", position := operator.index(at), range(2**62))
     if position < (least := place_of(stream, stream.position.next)):
         what = f"at must be at least {least}, not {position}"
@@ -58,17 +55,14 @@ def require_change(stream: BatchStream, weights: Mapping[Any, Any], at: int) -> 
 
 def place_of(stream: BatchStream, index: int) -> int:
     """Return the position of a global batch's start in the stream of samples."""
-    mixture_of(stream)
-    return _dealt(stream).start(index)
+    return _order_of(stream).start(index)
 
 
 def progress(stream: BatchStream, pending: int) -> dict[Any, tuple[int, int]]:
     """Return, for each source, the samples delivered in all and the number of whole passes."""
     position = place_of(stream, stream.position.delivered(pending))
-    return mixture_of(stream).progress(position)
+    return mixed(stream)[1].progress(position)
 
 
-def _dealt(stream: BatchStream) -> StreamOrder:
-    order = stream.batches()
-    assert isinstance(order, StreamOrder)
-    return order
+def _order_of(stream: BatchStream) -> StreamOrder:
+    return mixed(stream)[0].make(stream.options, stream.batch_size, stream.rest)
