@@ -172,7 +172,8 @@ class PythonFileReader(Reader):
             # After the memory of each file, one unit more, to see if the file has grown.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
             behind = address_of(self._overflow), self.unit
-            iovecs = make_iovecs((batch.addresses[part], rooms), behind)
+            addresses = address_of(batch.buffer) + batch.offsets[part]
+            iovecs = make_iovecs((addresses, rooms), behind)
             sizes = batch.sizes[part]
             reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
             reads.run(cached_first=not self._direct)

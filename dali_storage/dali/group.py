@@ -219,8 +219,9 @@ class Delivery:
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
-        for key, (tensors, _, _) in outputs.items():
-            names.put(tensors, batch.samples, key)
+        for key in names.outputs:
+            if key in outputs:  # the pipeline uses it
+                names.put(outputs[key][0], batch.samples, key)
         # Fed GPU memory is DALI's own copy, and so are lists with DALI 1.53.
         if source.stream is None and SEPARATE:
             source.recent.append(outputs)

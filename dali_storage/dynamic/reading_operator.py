@@ -72,7 +72,8 @@ class ReadingOperator:
         for number, contents in enumerate(batch.outputs):
             tensors, layout = data_list(self._source, contents)[0], outputs[number].layout
             tensors = TensorListCPU(tensors, layout) if layout else tensors
-            self._names.put(tensors, batch.samples, number)
+            if number in self._names.outputs:
+                self._names.put(tensors, batch.samples, number)
             workspace.AddOutput(tensors)
         if self._source.fmt.labels:
             workspace.AddOutput(number_list(self._source.labels(batch)))
