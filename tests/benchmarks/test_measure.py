@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,6 +16,7 @@ from benchmarks.measure import Result, Round
 from benchmarks.workload import Settings, open_shards, prepare
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import registry
+from tests.kit.paths import ROOT
 
 
 def fake_round(img_per_s):
@@ -96,3 +99,13 @@ def test_readers_are_opened_before_the_clock_starts(small, monkeypatch):
 def test_the_page_cache_is_filled_with_the_containers(data):
     found = environment.files_of(open_shards(prepare(str(data), Settings()), str(data)))
     assert {*map(os.fsdecode, found)} == {*map(str, (data / "shards").glob("*/*.t*"))}
+
+
+def test_the_trip_of_a_batch_is_short():
+    """Without an observer; two moves more if the lane had to ask for a buffer."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.trip"], capture_output=True, text=True, cwd=ROOT
+    )
+    moves, files = map(int, re.findall(r"batch: (\d+) moves in (\d+) files\n", done.stdout)[0])
+    assert moves <= 92
+    assert files <= 24
