@@ -3,26 +3,20 @@
     python benchmark.py demo
     python benchmark.py compare --datadir DIR --verify
     python benchmark.py objects --datadir DIR --url s3://bucket/prefix --verify
-    python benchmark.py readers --datadir DIR --verify
-    python benchmark.py loaders --datadir DIR --set imagenet-train
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 
-Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file or torchvision; 2 for
+Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file; 2 for
 bad input; 130 after Ctrl-C, with the figures until then.
 """
 
-import contextlib
-import io
 import sys
-import traceback
 from collections.abc import Sequence
 
-_BENCH, _TORCH = "pip install 'dali-storage[bench]'", "pip install 'dali-storage[examples]'"
+_BENCH = "pip install 'dali-storage[bench]'"
 _REMEDIES = {
     "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
     "numpy": "pip install numpy",
     **dict.fromkeys(("rich", "matplotlib", "PIL", "google_crc32c"), _BENCH),
-    **dict.fromkeys(("torch", "torchvision"), _TORCH),
 }
 
 
@@ -39,12 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"benchmark: {missing.name} is not installed: {_REMEDIES[package]}", file=sys.stderr)
         return 2
-    except (KeyboardInterrupt, SystemExit) as end:
-        # DALI's Pipeline raises in its destructor if its constructor was interrupted.
-        with contextlib.redirect_stderr(io.StringIO()):
-            traceback.clear_frames(end.__traceback__)
-        if isinstance(end, SystemExit):
-            raise
+    except KeyboardInterrupt:
         print("benchmark: interrupted", file=sys.stderr)
         return 130
 

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract._types import IntArray, PathLike
-from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import Remote, scheme
 from ..contract.options import Flag, Lanes, Option, check_options
-from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.stages import enter
+from ..runtime.processors import processors
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
 from .objects.curl import libcurl
@@ -155,20 +155,20 @@ class ObjectStoreReader(Reader):
         return str(self._curl or "obstore")
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
-        return self._objects.sizes(samples, self.yield_turn)
+        return self._objects.sizes(samples)
 
     def read(self, batch: Batch, lane: int) -> None:
         spans = batch.spans
         # In the order of the batch: of several failed objects, the error names the first.
         files = spans.files[np.argsort(spans.slots, kind="stable")]
         enter("opening")
-        self._objects.sizes(files, self.yield_turn)
+        self._objects.sizes(files)
         self._objects.require_inside(batch)
         if self._cache is None:
             self._fetch(batch, spans)
             return
         versions = self._objects.strong_versions(self._catalog.files(batch.samples))
-        missing = self._cache.read(batch, versions, self.yield_turn)
+        missing = self._cache.read(batch, versions)
         if missing.size:
             self._fetch(batch, spans[_needed(batch, missing)])
             self._cache.add(batch, versions, missing)
@@ -210,7 +210,6 @@ class ObjectStoreReader(Reader):
     def _fetch(self, batch: Batch, spans: Spans) -> None:
         """Fill spans of a batch by requests."""
         enter("reading")
-        self.yield_turn()
         part = int(np.clip(spans.sizes.sum() // self._share, _SHORTEST, _LONGEST))
         spans = spans.split(part)
         spans = spans[np.argsort(spans.slots, kind="stable")]

@@ -11,15 +11,15 @@ from typing import Annotated, Literal, TypeAlias, get_args
 import numpy as np
 
 from ..contract._types import IntArray, address_of
-from ..contract.activity import blame, enter
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Flag, Lanes, Option, check_options
-from ..contract.processors import processors
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.stages import enter
 from ..contract.views import Views
+from ..runtime.processors import processors
 from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
@@ -122,12 +122,11 @@ class PythonFileReader(Reader):
         return (DeviceStatus("io='mmap'", "maps of containers", mapping.missing()),)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
-        return self._files.sizes(samples, lane, self.yield_turn)
+        return self._files.sizes(samples, lane)
 
     def read(self, batch: Batch, lane: int) -> None:
         if not self._whole:
-            read_spans = partial(self._read_spans, batch)
-            self._spans.read(batch, lane, self.yield_turn, read_spans)
+            self._spans.read(batch, lane, partial(self._read_spans, batch))
             return
         found, start = np.empty_like(batch.sizes), 0
         while start < found.size:
@@ -137,9 +136,7 @@ class PythonFileReader(Reader):
         self._files.require_sizes(batch, found)
 
     def views(self, samples: IntArray, lane: int) -> Views | None:
-        if self._mapped is None:
-            return None
-        return self._mapped.views(samples, lane, self.yield_turn)
+        return None if self._mapped is None else self._mapped.views(samples, lane)
 
     def hot(self, samples: IntArray) -> bool:
         return self._mapped is not None and self._mapped.hot(samples)
@@ -158,7 +155,7 @@ class PythonFileReader(Reader):
         """See `ReadSpans`."""
         iovecs = make_iovecs((address_of(batch.buffer) + spans.offsets, spans.sizes))
         reads = Reads(self._read, fds, iovecs, spans.starts, spans.needed, self.unit)
-        reads.run(cached_first=not self._direct, yield_turn=self.yield_turn)
+        reads.run(cached_first=not self._direct)
         return reads.got, reads.errors
 
     def _read_files(self, batch: Batch, start: int, lane: int) -> IntArray:
@@ -169,20 +166,19 @@ class PythonFileReader(Reader):
         samples = batch.samples[start : start + FILES_AT_ONCE]
         with open_files() as fds:
             enter("opening")
-            self._files.open(fds, samples, lane, self.yield_turn)
+            self._files.open(fds, samples, lane)
             enter("reading")
             part = slice(start, start + len(fds))
             # After the memory of each file, one unit more, to see if the file has grown.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
             behind = address_of(self._overflow), self.unit
-            iovecs = make_iovecs((batch.addresses[part], rooms), behind)
+            addresses = address_of(batch.buffer) + batch.offsets[part]
+            iovecs = make_iovecs((addresses, rooms), behind)
             sizes = batch.sizes[part]
             reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
-            reads.run(cached_first=not self._direct, yield_turn=self.yield_turn)
+            reads.run(cached_first=not self._direct)
             for failed in reads.errors.nonzero()[0][:1].tolist():
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
-            if reads.last is not None:
-                blame(partial(self._files.name, int(samples[reads.last])))
             return reads.got

@@ -6,13 +6,13 @@ from functools import partial
 from itertools import chain
 from typing import Annotated
 
-from ..contract import cuda
 from ..contract._types import Buffer, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..contract.options import Flag, Option, check_options
 from ..contract.reader import Batch
+from ..runtime import cuda
 from .extents.map import load_map
 from .extents.plan import DeviceReads
 from .extents.reader import TRANSFERS, Bmap, MappedReader, Retries

@@ -1,7 +1,6 @@
 """Files read through the xNVMe file API: asynchronous reads of many files, by libxnvme."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -94,15 +93,14 @@ class XnvmeFileReader(Reader):
         return availability.unavailable()
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
-        return self._files.sizes(samples, lane, self.yield_turn)
+        return self._files.sizes(samples, lane)
 
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
         if not self._whole:
-            read_spans = partial(self._read_spans, queue, batch)
-            self._spans.read(batch, lane, self.yield_turn, read_spans)
+            self._spans.read(batch, lane, partial(self._read_spans, queue, batch))
             return
-        reads = _SampleReads(queue, self._files, batch, lane, self.yield_turn)
+        reads = _SampleReads(queue, self._files, batch, lane)
         try:
             queue.run(reads, batch.buffer)
         finally:
@@ -136,7 +134,6 @@ class XnvmeFileReader(Reader):
             spans.needed,
             self.unit,
             starts=spans.starts,
-            will_wait=self.yield_turn,
         )
         queue.run(reads, batch.buffer)
         return reads.got, reads.errors
@@ -145,16 +142,8 @@ class XnvmeFileReader(Reader):
 class _SampleReads(FileReads):
     """The reads of a batch. A file is opened for the submission of its read, closed afterwards."""
 
-    def __init__(
-        self,
-        queue: FileQueue,
-        files: SampleFiles,
-        batch: Batch,
-        lane: int,
-        yield_turn: Callable[[], None],
-    ) -> None:
-        addresses, sizes = batch.addresses, batch.sizes
-        super().__init__(queue, [], addresses, sizes, files.unit, will_wait=yield_turn)
+    def __init__(self, queue: FileQueue, files: SampleFiles, batch: Batch, lane: int) -> None:
+        super().__init__(queue, [], batch.addresses, batch.sizes, files.unit)
         self._samples = batch.samples
         self._files = files
         self._lane = lane
@@ -190,7 +179,7 @@ class _SampleReads(FileReads):
         samples, wait = self._samples[slots], not self._open
         fds: list[int] = []
         try:
-            paths = self._files.open(fds, samples, self._lane, self.will_wait, wait=wait)
+            paths = self._files.open(fds, samples, self._lane, wait=wait)
             return self._files.sizes_now(fds, paths)
         finally:
             self._open.update(zip(slots, fds, strict=False))

@@ -1,22 +1,13 @@
 """The command line."""
 
 import argparse
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, TABLES, XNVME_BAM, XNVME_GDS, Leg
-from .other_readers import READER_LEGS
 from .workload import BadInputError, Settings
-
-COMMANDS = ChainMap(TABLES, {"readers": READER_LEGS})
-"""The legs of the commands that run several. Those of loaders have others beside them."""
-LOADER_SETS = ("imagenet-train", "imagenet-eval", "cifar10")
-"""What loaders are compared on."""
-LOADER_LEGS = ("dali", "no-loader", *(leg.name for leg in TABLES["loaders"]))
-"""The legs of loaders, beside torchvision's."""
 
 _DEFAULTS = Settings()
 _MOST_THREADS = 16
@@ -36,10 +27,6 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
         return number
 
     return parse
-
-
-def _workers(text: str) -> list[int]:
-    return [_integer(0, 1024)(number) for number in text.split(",")]
 
 
 def _legs(text: str, known: Sequence[str]) -> list[str]:
@@ -77,11 +64,6 @@ _OPTIONS: _Rows = (
     ("--json", str, "FILE", "write all figures to FILE", "not written"),
     ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
 )
-_OF_LOADERS: _Rows = (
-    ("--workers", _workers, "N,N", "numbers of workers of torch's DataLoader", "0,2"),
-    ("--torch-threads", _COUNT, "N", "threads of torch in this process", "1, as in workers"),
-    ("--model", _COUNT, "N", "images that the model takes in a second", "all that come"),
-)
 _OF_OBJECTS: _Rows = (
     ("--endpoint", str, "URL", "the server, by IP address for DALI", "as AWS_ENDPOINT_URL says"),
     ("--requests", _COUNT, "N", "requests of object-store under way at once", "the backend's"),
@@ -99,8 +81,6 @@ _SUMMARIES = {
     "demo": "make JPEGs in ./demo; verify and time readers hot, cold and over S3",
     "containers": "compare readers of tars and TFRecord files, on DIR/shards",
     "objects": "compare readers of s3://, on copies of the files in DIR",
-    "readers": "compare other readers with DALI's, on data made of DIR in DIR/readers",
-    "loaders": "compare whole loaders with torchvision: pixels first, then the time",
     **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
 }
 
@@ -114,20 +94,15 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_options(top)
     others = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads", "legs", "endpoint"))
-    of_loaders = {"workers": [0, 2], "torch_threads": 1, "model": None}
-    top.set_defaults(**asdict(_DEFAULTS) | others | of_loaders, verify=False)
+    top.set_defaults(**asdict(_DEFAULTS) | others, verify=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _SUMMARIES.items():
         # Without SUPPRESS, its defaults would overwrite the options that precede the command.
         command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
         _add_options(command)
-        if name in COMMANDS:
-            known = LOADER_LEGS if name == "loaders" else [leg.name for leg in COMMANDS[name]]
-            legs = partial(_legs, known=known)
+        if name in TABLES:
+            legs = partial(_legs, known=[leg.name for leg in TABLES[name]])
             command.add_argument("--legs", type=legs, metavar="LEG,LEG", help="run only these legs")
-        if name == "loaders":
-            command.add_argument("--set", required=True, choices=LOADER_SETS, help="what DIR has")
-            _add_rows(command, _OF_LOADERS)
         if name == "objects":
             text = "where the files of DIR are, too: s3://bucket/prefix"
             command.add_argument("--url", required=True, metavar="URL", help=text)
@@ -155,7 +130,7 @@ def _add_rows(parser: argparse.ArgumentParser, rows: _Rows) -> None:
 def settings(options: argparse.Namespace) -> Settings:
     """The options that decide what is measured."""
     given = {setting.name: getattr(options, setting.name) for setting in fields(Settings)}
-    given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in COMMANDS else 1)
+    given["rounds"] = options.rounds or (_DEFAULTS.rounds if options.command in TABLES else 1)
     given["threads"] = options.threads or min(usable_cores(), _MOST_THREADS)
     return Settings(**given)
 

@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import arguments, environment, fio, maps, other_readers, report
-from .legs import OBJECT_LEGS
+from . import arguments, environment, fio, maps, report
+from .legs import OBJECT_LEGS, TABLES
 from .measure import fill_caches, measure, results_of
 from .pipelines import describe_use
 from .verify import verify
@@ -23,7 +23,6 @@ _INTERRUPTED = 130
 _BASELINES = {
     "compare": "the faster of dali and dali-nommap",
     "containers": "the fastest of DALI's legs of the same format",
-    "readers": "the faster of DALI's legs of the same reader",
     "objects": f"the fastest of {', '.join(OBJECT_LEGS[0].family.baselines)}",
 }
 """The legs that the others are compared with, for the line below the table."""
@@ -52,8 +51,8 @@ def _compare(options: argparse.Namespace) -> int:
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
             raise BadInputError(f"no leg can run here: {reasons}")
         try:
-            if compared.verify:
-                compared.verify(legs, workload, results)
+            if options.verify:
+                verify(legs, workload, results)
             limit = fio.prepare(legs, workload, results)
             if workload.root is not None and not workload.settings.cold:
                 environment.fill_page_cache(workload)
@@ -62,8 +61,8 @@ def _compare(options: argparse.Namespace) -> int:
             measure(legs, workload, results, *others)
         except KeyboardInterrupt:
             interrupted = True
-    more = compared.more or {"fio": None if limit is None else limit.as_json(results)}
-    report.publish(results, compared, {**more, "interrupted": interrupted}, options)
+    more = {"fio": None if limit is None else limit.as_json(results), "interrupted": interrupted}
+    report.publish(results, compared, more, options)
     if limit is not None:
         print(limit.describe(results))
     if interrupted:
@@ -73,10 +72,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> report.Comparison:
     """Refuse what can be refused before the first measurement."""
-    if options.command == "loaders":
-        from . import loaders  # here: nothing else needs torch and torchvision
-
-        return loaders.prepare(options)
     settings = arguments.settings(options)
     _check_memory(settings)
     if settings.cold:
@@ -85,29 +80,24 @@ def _prepare(options: argparse.Namespace) -> report.Comparison:
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options)
-    several = arguments.COMMANDS
-    names = options.legs if options.command in several else [options.command]
-    known = several.get(options.command, several["compare"])
+    names = options.legs if options.command in TABLES else [options.command]
+    known = TABLES.get(options.command, TABLES["compare"])
     legs = [leg for leg in known if names is None or leg.name in names]
     arguments.refuse_unused(settings, legs)
     baselines = _BASELINES.get(options.command, _BASELINES["compare"])
     ratios = f"x dali: compared with {baselines} in the same round"
-    compare = other_readers.verify if options.command == "readers" else verify
-    check = compare if options.verify else None
-    return report.Comparison(legs, workload, check, describe_use(settings), ratios)
+    return report.Comparison(legs, workload, describe_use(settings), ratios)
 
 
 def _open(options: argparse.Namespace, settings: Settings) -> Workload:
     if options.datadir is None:
-        other = "" if options.command in ("containers", "objects", "readers") else " or --bmap FILE"
+        other = "" if options.command in ("containers", "objects") else " or --bmap FILE"
         if settings.bmap is not None and other:
             return maps.samples_of(settings.bmap, settings)
         raise BadInputError(f"{options.command} needs --datadir DIR{other}")
     workload = prepare(options.datadir, settings)
     if options.command == "containers":
         return open_shards(workload, options.datadir)
-    if options.command == "readers":
-        return other_readers.make_data(workload, options.datadir, options.legs)
     if options.command == "objects":
         if options.endpoint is not None:
             os.environ["AWS_ENDPOINT_URL"] = options.endpoint  # DALI has no other way

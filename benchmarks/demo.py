@@ -53,9 +53,7 @@ def run(options: argparse.Namespace) -> int:
             raise BadInputError(f"{what}; to measure yours: compare --datadir DIR")
     try:
         with ExitStack() as stack:
-            _received.clear()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                stack.callback(signal.signal, number, signal.signal(number, _end))
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
             os.makedirs(DIRECTORY, exist_ok=True)
             return _Demo(stack, options, stack.enter_context(_locked_log())).run()
     except OSError as error:
@@ -63,15 +61,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
 
 
-_received: list[int] = []
-"""The signals. Python ignores their exceptions in destructors, so `_step` raises them again."""
-
-
 def _end(number: int, *_: object) -> NoReturn:
     """Leave every `with` block."""
-    _received.append(number)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
@@ -223,8 +214,6 @@ def _step(text: str) -> Iterator[None]:
         yield
     finally:
         print(f"{time.monotonic() - start:.0f} s", flush=True)
-    if _received:
-        _end(_received[0])
 
 
 def _ordered(workload: Workload, batches: int, **changes: Any) -> Workload:

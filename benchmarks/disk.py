@@ -1,8 +1,7 @@
 """A disk of the demo's own: ext4 in an image file behind a loop device.
 
 The file system is mounted in a mount namespace of this process, and the image loses its name once
-mounted. The kernel frees the mount, the loop device and the space when this process ends, in any
-way: an error, Ctrl-C, SIGKILL.
+mounted. The kernel frees the mount, the loop device and the space when this process ends.
 """
 
 import ctypes

@@ -100,8 +100,7 @@ def files_of(workload: Workload) -> list[bytes]:
     """The files that a round reads."""
     if workload.shards:
         return [os.fsencode(file) for found in workload.shards.values() for file in found.files]
-    records = len(workload.sizes) != len(workload.catalog)
-    return [*paths(workload.catalog, None if records else np.unique(workload.order))]
+    return [*paths(workload.catalog, np.unique(workload.order))]
 
 
 def fill_page_cache(workload: Workload) -> None:

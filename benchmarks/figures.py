@@ -1,4 +1,4 @@
-"""Runs the benchmarks of `PAGES`, and writes their tables there: make figures.
+"""Runs the benchmarks of docs/benchmarks.md, and writes their tables there: make figures.
 
     python -m benchmarks.figures                                  # all of them; takes an hour
     python -m benchmarks.figures files-hot --options="--rounds 1 --batches 20"
@@ -24,38 +24,20 @@ from . import dataset, s3
 from .report import cell
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / name for name in ("benchmarks.md", "benchmarks-readers.md")]
+PAGE = ROOT / "docs" / "benchmarks.md"
 _TARS = "dali-webdataset,webdataset,webdataset-mmap"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
-_OTHERS = ",".join(
-    f"dali-{name},dali-{name}-nommap,{name}" for name in ("columns", "coco", "sequence")
-)
-_OTHERS_DIRECT = "columns-direct,coco-direct,sequence-direct"
-_LMDB = "dali-lmdb,dali-lmdb-nommap,lmdb,dali-caffe,caffe,dali-caffe2,caffe2"
-_LMDB_DIRECT = "lmdb-direct,caffe-direct,caffe2-direct"
-_SPEECH = "dali-nemo-asr,dali-nemo-asr-nommap,nemo-asr,dali-manifest,manifest"
 RUNS = {
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
     "containers-cold": "containers --cold --seed 1 --rounds 9",
     "containers-hot": "containers --seed 1 --rounds 7",
     "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
-    "readers-cold": f"readers --cold --seed 1 --legs {_OTHERS},{_OTHERS_DIRECT}",
-    "readers-hot": f"readers --seed 1 --legs {_OTHERS}",
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
-    "lmdb-cold": f"readers --cold --seed 1 --legs {_LMDB},{_LMDB_DIRECT}",
-    "lmdb-hot": f"readers --seed 1 --batches 500 --legs {_LMDB}",
-    "speech-cold": f"readers --cold --seed 1 --legs {_SPEECH},nemo-asr-direct",
-    "speech-hot": f"readers --seed 1 --batches 200 --legs {_SPEECH}",
-    "imagenet-train": "loaders --set imagenet-train",
-    "imagenet-eval": "loaders --set imagenet-eval --rounds 3",
-    "cifar10": "loaders --set cifar10 --batchsize 256",
-    "cifar10-one-thread": "loaders --set cifar10 --batchsize 256 --threads 1",
 }
 """The options of benchmark.py, by the names of the tables."""
-_SPEEDS = {"images/s": "img_per_s", "slowest and fastest round": "img_per_s_min"}
-_READERS = _SPEEDS | {"CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
-_LOADERS = _SPEEDS | {"CPU µs/img": "cpu_us_per_img", "x speed": "ratio", "x CPU": "cpu_ratio"}
+_COLUMNS = {"images/s": "img_per_s", "slowest and fastest round": "img_per_s_min"}
+_COLUMNS |= {"CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,14 +53,12 @@ def main(words: Sequence[str] | None = None) -> int:
     failed = []
     for name in given.names or RUNS:
         command = f"{RUNS[name]} {given.options}".split()
-        measured = _measure(command, _data(given.data, command, given.images))
+        measured = _measure(command, _data(given.data, given.images))
         if measured is None:
             failed.append(name)
         else:
-            (page,) = (page for page in PAGES if _start(name) in page.read_text(encoding="utf-8"))
-            text = page.read_text(encoding="utf-8")
-            text = replaced(text, name, table(measured, command))
-            page.write_text(text, encoding="utf-8")
+            text = replaced(PAGE.read_text(encoding="utf-8"), name, table(measured, command))
+            PAGE.write_text(text, encoding="utf-8")
     if failed:
         print(f"figures: as they were: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
@@ -101,7 +81,6 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
     """The table of a benchmark, below its date, machine and command."""
     machine, settings = measured["environment"], measured["settings"]
     legs = {name: leg["summary"] for name, leg in measured["legs"].items() if leg["summary"]}
-    columns = _LOADERS if command[0] == "loaders" else _READERS
     head = (
         "{date}. {cpu}, {cores} cores, Linux {kernel}, {file_system}; Python {python}, DALI "
         "{dali}. `python benchmark.py {command}`: {rounds} rounds, batches of {batch_size}, "
@@ -111,9 +90,9 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
         date=machine["time"][:10],
         command=" ".join(command),
     )
-    rows = [["leg", *columns]]
+    rows = [["leg", *_COLUMNS]]
     for name, figures in legs.items():
-        rows.append([f"`{name}`", *(_shown(key, figures) for key in columns.values())])
+        rows.append([f"`{name}`", *(_shown(key, figures) for key in _COLUMNS.values())])
     first, *others = (f"| {' | '.join(row)} |\n" for row in rows)
     return head + first + "|---" * len(rows[0]) + "|\n" + "".join(others)
 
@@ -123,14 +102,11 @@ def _shown(key: str, figures: Mapping[str, float | None]) -> str:
     return f"{text} to {cell(key, figures['img_per_s_max'])}" if key == "img_per_s_min" else text
 
 
-def _data(directory: str, command: Sequence[str], images: int) -> str:
-    """The directory with the data of a benchmark, which are made where they are missing."""
-    if "cifar10" in command:
-        return f"{directory}/cifar10"  # is downloaded by the user
-    where = f"{directory}/{'imagenet' if 'loaders' in command else 'files'}"
-    options = ["--layout", "imagenet"] if "loaders" in command else ["--shards", "10"]
+def _data(directory: str, images: int) -> str:
+    """The directory with the data, which are made where they are missing."""
+    where = f"{directory}/files"
     if not Path(where).exists():
-        made = [where, "--images", str(images), *options]
+        made = [where, "--images", str(images), "--shards", "10"]
         subprocess.run([sys.executable, "-m", dataset.__name__, *made], check=True)
     return where
 

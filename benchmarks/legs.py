@@ -361,10 +361,5 @@ OBJECT_LEGS = (
     replace(PYTHON_FILE, family=replace(_FILES, baselines=_OBJECTS.baselines)),
 )
 
-TABLES = {
-    "compare": LEGS,
-    "containers": CONTAINER_LEGS,
-    "objects": OBJECT_LEGS,
-    "loaders": tuple(leg for leg in LEGS if leg.backend and leg is not XNVME_BAM),
-}
-"""The legs of commands. Those of loaders have others beside them."""
+TABLES = {"compare": LEGS, "containers": CONTAINER_LEGS, "objects": OBJECT_LEGS}
+"""The legs of the commands that run several."""

@@ -1,8 +1,6 @@
 """Times the legs, which take turns in every round, and computes the figures from the rounds."""
 
 import gc
-import multiprocessing
-import os
 import re
 import sys
 import time
@@ -30,11 +28,10 @@ class Round:
     """One timed pass of one leg.
 
     Attributes:
-        cpu_seconds: user and system time of the whole process and of its children.
+        cpu_seconds: user and system time of the whole process.
         samples: the number of delivered samples, which are images; 0 for fio.
         size_bytes: the exact number of bytes read.
-        waits: float64[batches], seconds that each `Pipeline.run()` or `next()` took.
-        storage_seconds: how long, of these, the pipeline waited for the storage; None if unknown.
+        waits: float64[batches], seconds that each `Pipeline.run()` took.
         times: how long stages of the reader took, with those to fill its queue; if it is ours.
     """
 
@@ -43,18 +40,15 @@ class Round:
     samples: int
     size_bytes: int
     waits: npt.NDArray[np.float64]
-    storage_seconds: float | None = None
     times: Mapping[str, StageTimes] = field(default_factory=dict)
 
     @property
     def figures(self) -> dict[str, float]:
         """Speeds and costs. A GB is 10^9 bytes; a round of fio has no images."""
-        costs = {"cpu_us_per_img": 1e6 * self.cpu_seconds / self.samples} if self.samples else {}
-        return costs | {
+        return {
             "img_per_s": self.samples / self.seconds,
             "gb_per_s": self.size_bytes / self.seconds / 1e9,
             "cpu_s_per_gb": self.cpu_seconds / self.size_bytes * 1e9,
-            "wait_share": float(self.waits.sum()) / self.seconds,
         }
 
     def as_json(self) -> dict[str, float]:
@@ -120,8 +114,7 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
     ends; the others go on. A sample that is not an image ends the measurement with a BadInputError.
     """
     legs, rounds = running(legs, results), workload.settings.rounds
-    if not workload.untimed:
-        _warm_up((REFERENCE, *legs), workload)
+    _warm_up((REFERENCE, *legs), workload)
 
     def turn(leg: Leg) -> Turn:
         return results[leg.name], partial(run_round, leg, workload, results[leg.name])
@@ -172,48 +165,27 @@ def _warm_up(legs: Iterable[Leg], workload: Workload) -> None:
 def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
     """A round with a new stream: the queue of an old one would be full when the clock starts.
 
-    The time to fill the queues of legs that read counts. Of loaders, the first batches are not
-    timed: the queues are then as full, and the workers as busy, when the clock starts as when it
-    stops.
+    The time to fill the queues counts.
     """
     workload = leg.adapt(workload)
-    waits, samples = np.zeros(len(workload.order) - workload.untimed), 0
+    waits, samples = np.zeros(len(workload.order)), 0
     with leg.build(workload, False) as stream:
         if workload.settings.cold:
             make_cold(workload)
         batches = iter(stream.batches)
-        for _ in range(workload.untimed):
-            next(batches)
-        before = stream.stats()[0] if stream.stats else 0.0
-        cpu_before, start = cpu_time(), time.perf_counter()
+        cpu_before, start = time.process_time(), time.perf_counter()
         for number in range(len(waits)):
             called = time.perf_counter()
             images = next(batches)[0]
             waits[number] = time.perf_counter() - called
             samples += len(images)
             tick(samples)
-            if workload.model is not None:
-                time.sleep(len(images) / workload.model)
-        seconds, cpu_seconds = time.perf_counter() - start, cpu_time() - cpu_before
-        storage, times = stream.stats() if stream.stats else (None, {})
-        storage = None if storage is None else storage - before
-        if stream.pipe is not None:
-            times = times_of(stream.pipe)
-        if stream.pipe is not None and (buffers := buffers_of(stream.pipe)):
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before
+        times = times_of(stream.pipe)
+        if buffers := buffers_of(stream.pipe):
             result.lanes, result.memory, result.transport = buffers
-        del batches, images  # ends torch's workers
     nbytes = workload.delivered_bytes(samples)
-    return Round(seconds, cpu_seconds, samples, nbytes, waits, storage, times)
-
-
-def cpu_time() -> float:
-    """User and system time of this process and of its children, which must go on living."""
-    ticks = 0
-    for child in multiprocessing.active_children():
-        with open(f"/proc/{child.pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])  # utime and stime, see proc(5)
-    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+    return Round(seconds, cpu_seconds, samples, nbytes, waits, times)
 
 
 def _refuse_non_images(workload: Workload, error: Exception) -> None:
@@ -246,10 +218,9 @@ Figures: TypeAlias = dict[str, float | None]
 def summarize(results: Mapping[str, Result]) -> dict[str, Figures]:
     """The figures of every leg that has rounds, by name.
 
-    Speeds, costs, shares and percentiles of the reader's stages are medians of the rounds; those of
-    waits are of all rounds.
-    `ratio` compares the speed with that of the fastest of the leg's baselines in the same round,
-    and `cpu_ratio` the cost with that of the cheapest, again as medians; None if none ran.
+    Speeds, costs and percentiles of the reader's stages are medians of the rounds; those of waits
+    are of all rounds. `ratio` compares the speed with that of the fastest of the leg's baselines in
+    the same round, again as a median; it is missing if none ran.
     """
     figures = {}
     for name, result in results.items():
@@ -267,27 +238,19 @@ def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _figures(rounds: Sequence[Round], baselines: Iterable[tuple[Round, ...]]) -> Figures:
     rows, waits = [one.figures for one in rounds], np.concatenate([one.waits for one in rounds])
-    storage = [
-        one.storage_seconds / one.waits.sum() for one in rounds if one.storage_seconds is not None
-    ]
     figures: Figures = {
         **medians(rows),
         "img_per_s_min": min(row["img_per_s"] for row in rows),
         "img_per_s_max": max(row["img_per_s"] for row in rows),
         "wait_p50_ms": 1e3 * float(np.percentile(waits, 50)),
         "wait_p99_ms": 1e3 * float(np.percentile(waits, 99)),
-        "storage_share": float(np.median(storage)) if len(storage) == len(rounds) else None,
     }
     for stage in ("waiting", "reading"):
         if its := [one.times[stage] for one in rounds if stage in one.times]:
             figures[f"{stage}_p95_ms"] = 1e3 * float(np.median([times.p95 for times in its]))
             figures[f"{stage}_p99_ms"] = 1e3 * float(np.median([times.p99 for times in its]))
     pairs = [
-        {
-            "ratio": row["img_per_s"] / max(one.figures["img_per_s"] for one in others),
-            "cpu_ratio": min(one.figures["cpu_us_per_img"] for one in others)
-            / row["cpu_us_per_img"],
-        }
+        {"ratio": row["img_per_s"] / max(one.figures["img_per_s"] for one in others)}
         for row, others in zip(rows, baselines, strict=False)
     ]
     return figures | (medians(pairs) if pairs else {})

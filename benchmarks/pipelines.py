@@ -14,7 +14,8 @@ from nvidia.dali import Pipeline, fn, tfrecord, types
 from dali_storage import StageTimes
 from dali_storage.contract.errors import NotMapped
 from dali_storage.dali.group import readers_of
-from dali_storage.reading.prefetch import copying_lanes
+from dali_storage.observing.observer import observed
+from dali_storage.reading.lanes import copying_lanes
 
 from .workload import Settings, Workload, paths, rows
 
@@ -29,27 +30,15 @@ class Stream:
 
     Attributes:
         batches: to be iterated once; starts to work then.
-        pipe: the pipeline of a leg that reads; None for loaders.
-        stats: of a loader: how long its pipeline waited for the storage, and its stages.
+        pipe: the pipeline.
     """
 
     batches: Iterable[Any]
-    pipe: Pipeline | None = None
-    stats: Callable[[], tuple[float, Mapping[str, StageTimes]]] | None = None
+    pipe: Pipeline
 
 
 Build: TypeAlias = Callable[[Workload, bool], AbstractContextManager[Stream]]
 """Opens the stream of a workload: of exact samples, to be verified, or as they are timed."""
-
-
-def pipeline_of(settings: Settings) -> Pipeline:
-    """An empty pipeline."""
-    return Pipeline(
-        batch_size=settings.batch_size,
-        num_threads=settings.threads,
-        device_id=settings.device_id,
-        prefetch_queue_depth=settings.prefetch,
-    )
 
 
 def reading(read: Callable[[Workload], Nodes]) -> Build:
@@ -58,7 +47,12 @@ def reading(read: Callable[[Workload], Nodes]) -> Build:
     @contextmanager
     def build(workload: Workload, exact: bool) -> Iterator[Stream]:
         settings = workload.settings
-        pipe = pipeline_of(settings)
+        pipe = Pipeline(
+            batch_size=settings.batch_size,
+            num_threads=settings.threads,
+            device_id=settings.device_id,
+            prefetch_queue_depth=settings.prefetch,
+        )
         with pipe:
             data, labels = read(workload)
             if exact:
@@ -69,12 +63,12 @@ def reading(read: Callable[[Workload], Nodes]) -> Build:
         with warnings.catch_warnings():
             if exact:  # a copy takes them, and no decoder
                 warnings.simplefilter("ignore", NotMapped)
-            yield Stream(outputs(pipe), pipe)
+            yield Stream(_outputs(pipe), pipe)
 
     return build
 
 
-def outputs(pipe: Pipeline) -> Iterator[Any]:
+def _outputs(pipe: Pipeline) -> Iterator[Any]:
     """The outputs of one run after another."""
     while True:
         yield pipe.run()
@@ -87,7 +81,7 @@ def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str, str | None] | None
     """
     for group in readers_of(pipe).values():
         source = group.source(pipe)
-        _, reader = source.open()
+        reader = source.open().reader
         memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
         lanes = copying_lanes(reader, pipe.num_threads), reader.lanes
         return lanes, memory, getattr(reader, "transport", None)
@@ -102,16 +96,14 @@ def _use_images(data: Any, labels: Any, settings: Settings) -> Nodes:
     be decoded from the memory of a GPU: there, every byte is added up, also of the legs that read
     into host memory.
     """
-    return use_image(data, settings), fn.cast(labels, dtype=types.INT64)
-
-
-def use_image(data: Any, settings: Settings) -> Any:
-    """A node of what is made of encoded images; see `_use_images()`."""
     if settings.mem == "gpu":
-        return fn.reductions.sum(data.gpu())
-    if not settings.decode:
-        return fn.peek_image_shape(data)
-    return fn.decoders.image(data, device="cpu" if settings.device_id is None else "mixed")
+        used = fn.reductions.sum(data.gpu())
+    elif settings.decode:
+        device = "cpu" if settings.device_id is None else "mixed"
+        used = fn.decoders.image(data, device=device)
+    else:
+        used = fn.peek_image_shape(data)
+    return used, fn.cast(labels, dtype=types.INT64)
 
 
 def describe_use(settings: Settings) -> str:
@@ -125,7 +117,7 @@ def describe_use(settings: Settings) -> str:
 def times_of(pipe: Pipeline) -> Mapping[str, StageTimes]:
     """How long the stages of its reader took; empty without dali_storage."""
     for group in readers_of(pipe).values():
-        return group.source(pipe).statistics.times
+        return observed(group.source(pipe).observer).statistics.times
     return {}
 
 

@@ -3,8 +3,8 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,9 @@ from .workload import BadInputError, Workload
 
 _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
 _WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms"}
-_STAGES = {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms"}
-_WAITS |= _STAGES | {"x dali": "ratio"}
-_SHARES = {"wait": "wait_share", "of it storage": "storage_share"} | _STAGES
-READERS = _SPEEDS | {"GB/s": "gb_per_s", "CPU s/GB": "cpu_s_per_gb"} | _WAITS
+_WAITS |= {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms", "x dali": "ratio"}
+_COLUMNS = _SPEEDS | {"GB/s": "gb_per_s", "CPU s/GB": "cpu_s_per_gb"} | _WAITS
 """The figures in the table, by their titles."""
-LOADERS = _SPEEDS | {"CPU µs/img": "cpu_us_per_img"} | _SHARES
-LOADERS |= {"x speed": "ratio", "x CPU": "cpu_ratio"}
-_COSTS = {"cpu_s_per_gb": "CPU seconds per GB", "cpu_us_per_img": "CPU microseconds per image"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +31,14 @@ class Comparison:
     """What a command compares, and how it is reported.
 
     Attributes:
-        verify: compares the samples of the legs with the right ones; None: not asked for.
         use: how the samples are consumed.
-        ratios: what the columns that compare are.
-        facts: further facts that the figures depend on.
-        more: further entries of the JSON file.
+        ratios: what the column that compares is.
     """
 
     legs: Sequence[Leg]
     workload: Workload
-    verify: Callable[[Sequence[Leg], Workload, Results], None] | None
     use: str
     ratios: str
-    columns: Mapping[str, str] = field(default_factory=lambda: READERS)
-    facts: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -71,7 +59,7 @@ def publish(
     """Print the table; write the figures, and `more`, to the JSON file; draw the chart."""
     if more["interrupted"]:
         print("interrupted: the figures are of the rounds until then", file=sys.stderr)
-    machine = {**describe(compared.workload), **compared.facts}
+    machine = describe(compared.workload)
     show_table(results, machine, compared)
     try:
         if options.json is not None:
@@ -84,8 +72,7 @@ def publish(
             with replacing(options.json) as file:
                 file.write(json.dumps(document, indent=2).encode() + b"\n")
         if options.plot is not None:
-            cost = next(key for key in compared.columns.values() if key in _COSTS)
-            _plot(options.plot, results, machine, cost)
+            _plot(options.plot, results, machine)
     except OSError as error:
         raise BadInputError(f"cannot write the results: {error}") from error
 
@@ -115,7 +102,7 @@ def show_table(results: Results, machine: Mapping[str, Any], compared: Compariso
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = 130
-    console.print(_table(results, compared.columns))
+    console.print(_table(results))
     # Not in the table: a reason is a sentence, too wide for a column.
     for result in results.values():
         if not result.runs:
@@ -125,10 +112,10 @@ def show_table(results: Results, machine: Mapping[str, Any], compared: Compariso
         print(f"img/s, min, max: median, slowest and fastest round; {compared.ratios}")
 
 
-def _table(results: Results, titles: Mapping[str, str]) -> Table:
+def _table(results: Results) -> Table:
     figures = summarize(results)
     keys = {key for row in figures.values() for key in row} or {"img_per_s"}
-    columns = {title: key for title, key in titles.items() if key in keys}
+    columns = {title: key for title, key in _COLUMNS.items() if key in keys}
     cells = {
         name: [cell(key, row.get(key)) for key in columns.values()] for name, row in figures.items()
     }
@@ -147,9 +134,7 @@ def cell(key: str, figure: float | None) -> str:
     """A figure as it is printed; "-" if there is none."""
     if figure is None:
         return "-"
-    if key.endswith("_share"):
-        return f"{figure:.0%}"
-    return f"{figure:,.{0 if key.startswith(('img', 'cpu_us')) else 2}f}"
+    return f"{figure:,.{0 if key.startswith('img') else 2}f}"
 
 
 def legs(results: Results) -> dict[str, Any]:
@@ -173,21 +158,21 @@ def legs(results: Results) -> dict[str, Any]:
     }
 
 
-def _plot(path: str, results: Results, machine: Mapping[str, Any], cost_key: str) -> None:
+def _plot(path: str, results: Results, machine: Mapping[str, Any]) -> None:
     """Write a PNG: the speed of every leg with its spread, and its CPU time."""
     from matplotlib.figure import Figure
 
     figures = summarize(results)
     names = list(figures)[::-1]  # the first leg on top
     rows = [figures[name] for name in names]
-    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", cost_key)
+    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", "cpu_s_per_gb")
     speed, slowest, fastest, cost = (np.array([row[key] for row in rows]) for key in keys)
     picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
     left, right = picture.subplots(1, 2, sharey=True)
     left.barh(names, speed, xerr=[speed - slowest, fastest - speed], capsize=3, color="tab:green")
     left.set_xlabel("images/s: median, slowest and fastest round")
     right.barh(names, cost, color="tab:gray")
-    right.set_xlabel(_COSTS[cost_key])
+    right.set_xlabel("CPU seconds per GB")
     title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
     picture.suptitle(title.format_map(machine), fontsize="medium")
     with replacing(path) as file:

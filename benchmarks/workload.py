@@ -10,7 +10,8 @@ import numpy as np
 from dali_storage import BackendUnavailable, Catalog, IntArray
 from dali_storage.contract import registry
 from dali_storage.order import Order, OrderOptions
-from dali_storage.samples.discovery import from_directory, from_store
+from dali_storage.samples.discovery import from_directory
+from dali_storage.samples.finding import from_store
 
 DIRECTORY = "shards"
 """Where containers are in the directory of a data set: in one directory for each format."""
@@ -65,32 +66,16 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Data:
-    """What another reader and DALI's read.
-
-    Attributes:
-        arguments: of both, which say which samples there are.
-        sizes: int64[n], bytes of each sample, in list order.
-    """
-
-    arguments: Mapping[str, Any]
-    sizes: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Workload:
     """The samples of a round, and the order in which they are read.
 
     Attributes:
         root: the directory of the class directories; None if the file system is not mounted, and
             the samples are known from an extent map only.
-        sizes: int64[n], bytes of every sample; of the catalog, unless its files have many each.
+        sizes: int64[n], bytes of every sample.
         order: int64[batches, batch size], the samples that every leg must deliver.
         bmap: the path of an extent map of the samples, if there is one.
         shards: the same samples in containers, by their format.
-        untimed: how many batches of the order come before the clock starts.
-        model: how many images a second the training loop takes; None: all that come.
-        made: what other readers read, by their names.
     """
 
     settings: Settings
@@ -100,17 +85,14 @@ class Workload:
     order: IntArray
     bmap: str | None = None
     shards: Mapping[str, Shards] = field(default_factory=dict)
-    untimed: int = 0
-    model: int | None = None
-    made: Mapping[str, Data] = field(default_factory=dict)
 
     def batch(self, iteration: int) -> IntArray:
         """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""
         return cast("IntArray", self.order[iteration % len(self.order)])
 
     def delivered_bytes(self, samples: int) -> int:
-        """The exact number of bytes in the first `samples` samples of the order that are timed."""
-        return int(self.sizes[self.order[self.untimed :].reshape(-1)[:samples]].sum())
+        """The exact number of bytes in the first `samples` samples of the order."""
+        return int(self.sizes[self.order.reshape(-1)[:samples]].sum())
 
     def name(self, batch: int, slot: int) -> str:
         """The path of a sample, printable."""

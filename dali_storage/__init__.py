@@ -20,10 +20,11 @@ from .contract.format import Format, Output
 from .contract.objects import SCHEMES, Listing, Remote
 from .contract.ranges import Ranges, Spans
 from .contract.reader import Batch, Reader
+from .observing.observer import observed
+from .observing.signals import report, report_on
+from .observing.statistics import ReaderStatistics, StageTimes
+from .observing.statistics import metrics as _metrics
 from .ranks import shard
-from .reading.signals import report, report_on
-from .reading.statistics import ReaderStatistics, StageTimes
-from .reading.statistics import metrics as _metrics
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
@@ -79,7 +80,7 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     """
     from .dali import source  # the package can be imported without DALI
 
-    return source(pipeline, name).statistics
+    return observed(source(pipeline, name).observer).statistics
 
 
 def metrics() -> dict[str, float]:

@@ -82,7 +82,7 @@ class MappedContainers:
 
     def _open(self, files: list[int], lane: int) -> list[int]:
         try:
-            return self._containers.open(files, lane, lambda: None)
+            return self._containers.open(files, lane)
         except OSError:
             self._check_paths(files)
             raise

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray, address_of
-from ...contract.activity import enter
 from ...contract.catalog import Catalog
 from ...contract.errors import (
     BackendUnavailable,
@@ -22,6 +21,7 @@ from ...contract.errors import (
     os_error,
 )
 from ...contract.reader import Batch
+from ...contract.stages import enter
 from ..files.containers import changed_error
 from ..files.opening import open_files, open_missing, regular_sizes
 from ..linux.storage import Storage

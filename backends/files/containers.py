@@ -3,7 +3,7 @@
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -61,7 +61,7 @@ class Containers:
         self._pinned: dict[int, list[int]] = {}  # lane -> files that the lane may be reading
         self._lock = threading.Lock()  # of these three; nothing blocks while holding the lock
 
-    def open(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> list[int]:
+    def open(self, files: list[int], lane: int) -> list[int]:
         """Open the first of `files`, at least one, all if possible; return their descriptors.
 
         The descriptors stay open until the same lane calls `open()` again, or `release()`.
@@ -72,7 +72,7 @@ class Containers:
         fds = self._pin(files, lane)
         while (opened := _opened(fds)) < len(files):
             missing = [file for file, fd in zip(files, fds, strict=True) if fd < 0]
-            all_open = self._open_missing(missing, lane, yield_turn)
+            all_open = self._open_missing(missing, lane)
             fds = self._pin(files, lane)
             if not all_open and (opened := _opened(fds)):
                 break
@@ -124,14 +124,13 @@ class Containers:
                     self._open.move_to_end(file)
         return fds
 
-    def _open_missing(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> bool:
+    def _open_missing(self, files: list[int], lane: int) -> bool:
         """Open the first of `files`, at least one; return whether all are open."""
         paths, flags = self._catalog.file_paths(np.array(files)), self._files.flags
         close_others = partial(self._close_others, lane)
         with open_files() as fds:
             fds += [-1] * len(files)
             if not (self._files.local and open_cached(fds, paths, flags)):
-                yield_turn()
                 open_missing(fds, paths, flags, close_others=close_others)
             count = len(fds)
             status = regular_statuses(fds, paths, self._files.local)

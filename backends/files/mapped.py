@@ -3,7 +3,6 @@
 import os
 import resource
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,10 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import BackendUnavailable, named
 from ...contract.ranges import Spans, lay_out
+from ...contract.stages import yield_turn
 from ...contract.views import Views
 from ..linux import mapping
-from ..linux.storage import sysfs_text
+from ..linux.sysfs import sysfs_text
 from .containers import changed_error
 from .opening import is_local
 from .spans import SpanReads
@@ -81,13 +81,13 @@ class MappedFiles:
         self._faults = faults
         return True
 
-    def views(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> Views | None:
+    def views(self, samples: IntArray, lane: int) -> Views | None:
         """As `Reader.views()`; None also for a missing sample, for which `read()` then raises."""
         files, starts = self._ranges.files_of(samples), self._ranges.starts[samples]
         sizes = self._ranges.sizes[samples].astype(np.int64)
         used = [*dict.fromkeys(files[sizes > 0].tolist())]
         if not self._populated[samples].all():
-            self._map([file for file in used if file not in self._mapped], lane, yield_turn)
+            self._map([file for file in used if file not in self._mapped], lane)
             yield_turn()
             if not self._populate(lay_out(files, starts, sizes, _PAGE, _PAGE)[-1], lane):
                 return None
@@ -106,10 +106,10 @@ class MappedFiles:
         """Unmap the containers when the last view dies. Closing twice is fine."""
         self._buffer = self._buffer[:0].copy()
 
-    def _map(self, files: list[int], lane: int, yield_turn: Callable[[], None]) -> None:
+    def _map(self, files: list[int], lane: int) -> None:
         try:
             while files:
-                fds = self._containers.open(files[: self._containers.at_once], lane, yield_turn)
+                fds = self._containers.open(files[: self._containers.at_once], lane)
                 for file, fd in zip(files, fds, strict=False):
                     path, at = self._catalog.file_path(file), int(self._at[file])
                     with self._lock:

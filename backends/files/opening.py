@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import named, os_error
+from ...contract.stages import yield_turn
 from ..linux import libc
 
 _RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads use up the limit of open files
@@ -83,7 +84,7 @@ def open_missing(
     wait: bool = True,
     close_others: Callable[[], None] = lambda: None,
 ) -> None:
-    """Open `paths[i]` as `fds[i]` where -1; may block.
+    """Open `paths[i]` as `fds[i]` where -1; may block, and so yields the turn.
 
     At the limit of open files, `fds` is cut to the first files, which are open. If not even one
     can be opened, `close_others()` closes files that can be reopened, and the call waits some
@@ -114,10 +115,11 @@ def open_missing(
 
 
 def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
-    """Open `paths[i]` as `fds[i]` where -1, which stays after a failure. May block.
+    """Open `paths[i]` as `fds[i]` where -1, which stays after a failure.
 
-    Returns the indices that were -1.
+    May block, and so yields the turn. Returns the indices that were -1.
     """
+    yield_turn()
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     wanted = (paths[index] for index in missing)
     opened = map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC))

@@ -3,7 +3,7 @@
 import errno
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 import numpy as np
@@ -52,14 +52,14 @@ class SampleFiles:
         if direct and catalog.file_count:
             self._require_direct()
 
-    def sizes(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> IntArray:
-        """As `Reader.sizes()`; calls `yield_turn` before blocking on a disk or a server."""
+    def sizes(self, samples: IntArray, lane: int) -> IntArray:
+        """As `Reader.sizes()`."""
         self._close_kept(lane)
         # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
             unsized = np.unique(samples[sizes < 0])
             for start in range(0, unsized.size, FILES_AT_ONCE):
-                self._size(unsized[start : start + FILES_AT_ONCE], lane, yield_turn)
+                self._size(unsized[start : start + FILES_AT_ONCE], lane)
         return sizes
 
     def require_sizes(self, batch: Batch, found: IntArray) -> None:
@@ -74,25 +74,18 @@ class SampleFiles:
         self._sizes[samples] = -1
 
     def open(
-        self,
-        fds: list[int],
-        samples: IntArray,
-        lane: int,
-        yield_turn: Callable[[], None],
-        *,
-        wait: bool = True,
+        self, fds: list[int], samples: IntArray, lane: int, *, wait: bool = True
     ) -> list[bytes]:
         """Fill an empty list with descriptors of `samples`; the caller closes them.
 
         At the limit of open files, only the first samples are opened: at least one, or possibly
-        none without `wait`, see `open_missing()`. `yield_turn` is called before blocking.
+        none without `wait`, see `open_missing()`.
 
         Returns the paths of all samples.
         """
         paths = self._catalog.paths(samples)
         fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
         if not (self.local and open_cached(fds, paths, self.flags)):
-            yield_turn()
             open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
         return paths
 
@@ -127,10 +120,10 @@ class SampleFiles:
                 if error.errno == errno.EINVAL:
                     raise
 
-    def _size(self, samples: IntArray, lane: int, yield_turn: Callable[[], None]) -> None:
+    def _size(self, samples: IntArray, lane: int) -> None:
         """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""
         with open_files() as fds:
-            paths = self.open(fds, samples, lane, yield_turn)
+            paths = self.open(fds, samples, lane)
             self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
             kept = self._kept.setdefault(lane, {})
             room = FILES_AT_ONCE - len(kept)

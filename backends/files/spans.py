@@ -6,11 +6,11 @@ from typing import TypeAlias
 import numpy as np
 
 from ...contract._types import IntArray
-from ...contract.activity import enter
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
 from ...contract.ranges import Spans
 from ...contract.reader import Batch
+from ...contract.stages import enter
 from .containers import Containers, changed_error, outside_error
 from .samples import SampleFiles
 
@@ -34,14 +34,8 @@ class SpanReads:
         self._files = files
         self.containers = Containers(catalog, files, lanes)
 
-    def read(
-        self,
-        batch: Batch,
-        lane: int,
-        yield_turn: Callable[[], None],
-        read_spans: ReadSpans,
-    ) -> None:
-        """As `Reader.read()`; calls `yield_turn` before blocking to open a container."""
+    def read(self, batch: Batch, lane: int, read_spans: ReadSpans) -> None:
+        """As `Reader.read()`."""
         spans = batch.spans.split(_PIECE)
         # In the order of the batch: of several failed files, the error names the first.
         files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
@@ -51,7 +45,7 @@ class SpanReads:
             while start < len(files):
                 part = files[start : start + self.containers.at_once]
                 enter("opening")
-                fds = self.containers.open(part, lane, yield_turn)
+                fds = self.containers.open(part, lane)
                 start += len(fds)
                 some, where = _from(spans, dict(zip(part, fds, strict=False)))
                 enter("reading")

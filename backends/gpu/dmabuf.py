@@ -35,9 +35,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ...contract import cuda
 from ...contract._types import Buffer
 from ...contract.errors import LIMITS, BackendUnavailable, named
+from ...runtime import cuda
 from ..linux.pci import FUNCTIONS, bar1, problem_of
 from ..xnvme.bus import PAGE_SHIFT, BusAddresses, BusMap, BusMemory, paged
 from . import driver

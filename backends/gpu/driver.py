@@ -7,8 +7,8 @@ import ctypes
 import functools
 from typing import Any
 
-from ...contract import cuda
 from ...contract.errors import BackendUnavailable
+from ...runtime import cuda
 
 RDMA_FLUSH_OPTIONS, RDMA_ORDERING, DMA_BUF = 117, 118, 124
 """Attributes of a GPU: CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,

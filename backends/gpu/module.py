@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...contract import cuda
 from ...contract._types import HostBuffer, address_of
 from ...contract.errors import BackendUnavailable
+from ...runtime import cuda
 from ..xnvme.bus import BusAddresses
 from . import layout
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...contract import cuda
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
+from ...runtime import cuda
 from ..linux import pci
 from ..linux.pci import FUNCTIONS, Need, problem_of
-from ..linux.storage import sysfs_text
+from ..linux.sysfs import sysfs_text
 
 MODULE = "dev/dmabuf_import"
 """The device of the kernel module dmabuf_import, below the root directory."""

@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from ...contract.activity import arrived
 from ...contract.errors import BackendUnavailable
 from . import libc
 
@@ -193,7 +192,6 @@ class AioContext:
         n = iocbs.size
         results = np.empty(n, np.int64)
         events = np.empty(min(n, self.depth), IO_EVENT)
-        done, cached = events[:0], at_once
         submitted = finished = 0
         while finished < n:
             room = min(n - submitted, self.depth - (submitted - finished))
@@ -212,8 +210,6 @@ class AioContext:
                 at_once = at_once and done.size > 0
                 results[done["data"].astype(np.int64)] = done["res"]
                 finished += done.size
-        if done.size and not cached:
-            arrived(int(done["data"][-1]))
         return results
 
     def _submit(self, iocbs: npt.NDArray[np.uint64]) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
-from .storage import sysfs_text
+from .sysfs import sysfs_text
 
 USER_SPACE_DRIVERS = ("uio_pci_generic", "vfio-pci")
 """The kernel drivers that leave a controller to user space."""

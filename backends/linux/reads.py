@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from ...contract.activity import last_arrived
+from ...contract.stages import yield_turn
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`preadv.read()`, or `aio.read()` of some depth."""
@@ -21,7 +21,6 @@ class Reads:
     Attributes:
         got: int64[n], bytes read of each file so far.
         errors: int64[n], errno of each file; 0 if none.
-        last: the index of the file whose bytes arrived last; None if unknown.
     """
 
     def __init__(
@@ -48,7 +47,6 @@ class Reads:
         """
         self.got = np.zeros(needed.size, np.int64)
         self.errors = np.zeros(needed.size, np.int64)
-        self.last: int | None = None
         self._done = np.zeros(needed.size, bool)  # complete, failed, or ended before
         self._by = read
         self._fds = np.asarray(fds)
@@ -58,11 +56,11 @@ class Reads:
         self._unit = unit
         self._to_end = to_end
 
-    def run(self, *, cached_first: bool, yield_turn: Callable[[], None]) -> npt.NDArray[np.bool_]:
+    def run(self, *, cached_first: bool) -> npt.NDArray[np.bool_]:
         """Perform the reads; with `cached_first`, read cached pages first.
 
-        `yield_turn` is called before a read that may block. Returns bool[n]: true for reads that
-        needed no blocking read.
+        Yields the turn before a read that may block. Returns bool[n]: true for reads that needed no
+        blocking read.
         """
         if cached_first:
             self._read_cached()
@@ -95,11 +93,7 @@ class Reads:
             passed[:, 1:] = before - passed[:, :1]
             rest["base"] += passed
             rest["len"] -= passed
-        last_arrived()  # of earlier reads
         more = self._by(self._fds[indices], rest, self._starts[indices] + got, rw_flags)
-        # The page cache answers in the order of submission; and a read of no bytes is for the end.
-        if self._unit > 1 and (last := last_arrived()) is not None and more[last] > 0:
-            self.last = int(np.arange(self.got.size)[indices][last])
         self.got[indices] = got = got + np.maximum(more, 0)
         if not rw_flags:  # reads that failed without blocking are retried
             self.errors[indices] = np.maximum(-more, 0)

@@ -14,6 +14,7 @@ from bmap_tools.extent_map import Device
 
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable, named
+from .sysfs import sysfs_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +118,6 @@ def node_problem(node: Path) -> BackendUnavailable | None:
         remedy = pass_to_container if error.errno == errno.EPERM else ""
         return BackendUnavailable(f"permitted, but cannot be opened: {error.strerror}", remedy)
     return None
-
-
-def sysfs_text(path: Path) -> str:
-    """The stripped text of a file in sysfs or procfs; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def mode_of(path: str) -> int:

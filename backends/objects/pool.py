@@ -17,10 +17,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from ...contract.activity import blame, note
-from ...contract.histogram import Times
-from ...contract.profiling import show_name
-from ...contract.waiting import take
+from ...contract.stages import note, yield_turn
+from ...runtime.histogram import Times
+from ...runtime.profiling import show_name
+from ...runtime.waiting import take
 from .errors import retryable
 
 Item = TypeVar("Item")
@@ -73,7 +73,6 @@ class Call(Generic[Item, Answer]):
     failed: dict[int, BaseException] = field(default_factory=dict)
     began: dict[int, float] = field(default_factory=dict)  # times of libcurl's first requests
     kept: list[Any] = field(default_factory=list)  # memory read by libcurl
-    last: int = -1  # the position of the last answer
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
         """Hand over an answer, unless another request was faster or none is needed."""
@@ -140,6 +139,8 @@ class RequestPool:
     ) -> None:
         """Request n items at once, and process each answer on arrival, in the calling thread.
 
+        Yields the turn.
+
         `send` requests items by libcurl, with None as the answer once the bytes are at their
         destination, and returns the positions of the other items. libcurl writes nothing after
         `run()` returns.
@@ -147,11 +148,12 @@ class RequestPool:
         `ask` is called in other threads, and may still be running when `run()` returns or raises.
         `take` gets the position of an item and its answer. `explain` gets the position of the
         first failed item, in their order, and its error, and returns the error to raise. `describe`
-        names an item in statistics and reports.
+        names an item in reports.
 
         Raises:
             OSError: the pool is closed (ECANCELED), or libcurl's thread has failed (EIO).
         """
+        yield_turn()
         call = Call(ask, items, dict.fromkeys(range(len(items))))
         self._calls.add(call)
         if describe:
@@ -162,8 +164,6 @@ class RequestPool:
                 self._queue.put((call, position))
             self._start_threads(self.few)
             failed = self._collect(call, take)
-            if describe and items:
-                blame(partial(describe, items[call.last]))
         finally:
             call.pending.clear()  # the rest is not requested any more
             if describe:
@@ -239,7 +239,6 @@ class RequestPool:
                 raise self.refusal() from self.cause
             while call.answers:
                 position, answer = call.answers.popleft()
-                call.last = position
                 flight = call.flying.get(position)
                 if self._curl and flight is not None and flight is answer:
                     waiting -= self._curl.settle(call, flight)

@@ -58,8 +58,8 @@ class VersionedObjects:
         self._sizes, self._versions = sizes, versions  # -1: not known yet
         self._noting = threading.Lock()
 
-    def sizes(self, files: IntArray, yield_turn: Callable[[], None] = lambda: None) -> IntArray:
-        """The sizes of n files in bytes, int64[n]. Calls `yield_turn` before any request.
+    def sizes(self, files: IntArray) -> IntArray:
+        """The sizes of n files in bytes, int64[n]; requests the unknown ones.
 
         Raises:
             OSError: an object is missing, cannot be requested, or has no version; names the URL.
@@ -70,7 +70,6 @@ class VersionedObjects:
         unknown = files[sizes < 0][np.sort(first)]  # in the order of the batch
         urls = self._catalog.file_paths(unknown)
         places = [*map(self._stores.locate, urls)]
-        yield_turn()
         metas: dict[int, ObjectMeta] = {}
 
         def explain(position: int, error: BaseException) -> Exception:

@@ -7,7 +7,7 @@ import fcntl
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
-from ...contract.waiting import run_in_lane
+from ...contract.stages import yield_turn
+from ...runtime.waiting import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library
@@ -201,6 +202,8 @@ class FileReads(Commands):
         errors: int64[n], errno of each file; 0 if none.
     """
 
+    will_wait = staticmethod(yield_turn)
+
     def __init__(
         self,
         queue: FileQueue,
@@ -210,13 +213,11 @@ class FileReads(Commands):
         unit: int = 1,
         *,
         starts: IntArray | int = 0,
-        will_wait: Callable[[], None] = lambda: None,
     ) -> None:
         """Submit nothing yet.
 
         `memory`: int64[n], the destination address of each file; `sizes`: int64[n], bytes; `unit`:
-        bytes, a divisor of offsets and lengths; `starts`: int64[n], bytes into the files;
-        `will_wait`: see `Commands`.
+        bytes, a divisor of offsets and lengths; `starts`: int64[n], bytes into the files.
         """
         self.count = sizes.size
         self.got = np.zeros_like(sizes)
@@ -225,7 +226,6 @@ class FileReads(Commands):
         self._fds = fds
         self._memory = memory
         self._starts = starts + np.zeros_like(sizes)
-        self.will_wait = will_wait
         self._rounded = -(-sizes // unit) * unit
         self._sizes = sizes
         self._unit = unit

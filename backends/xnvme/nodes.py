@@ -15,7 +15,8 @@ from bmap_tools.device import UnsupportedStorage
 
 from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
-from ..linux.storage import Storage, describe, list_disks, no_permission, node_problem, sysfs_text
+from ..linux.storage import Storage, describe, list_disks, no_permission, node_problem
+from ..linux.sysfs import sysfs_text
 
 _BLOCK_DEVICES = Path("/sys/class/block")
 _DEFAULT_KIB = 128  # assumed for a driver that does not report its limit

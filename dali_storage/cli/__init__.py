@@ -1,1 +1,5 @@
-"""The commands of `python -m dali_storage`."""
+"""The commands of `python -m dali_storage`, a module each.
+
+`doctor` (which backends and devices work), `index` with `index_samples` and `index_coco`, `check`
+(bad samples) and `prove`. Imports readers/, proof/, formats/, samples/, reading/ and contract/.
+"""

@@ -19,20 +19,19 @@ import numpy as np
 from bmap_tools import console
 from bmap_tools.atomic import destination, replacing
 
+from ..bad_samples.replacement import culprits, is_of_sample, reason
+from ..bad_samples.structure import broken, is_judged, kind
 from ..contract import registry
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import full_path, scheme
-from ..contract.processors import processors
 from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..reading.opening import Opening
-from ..reading.replacement import culprits, is_of_sample, reason
-from ..samples import discovery
-from ..samples.locations import locations
-from ..samples.structure import broken, is_judged, kind
+from ..runtime.processors import processors
+from ..samples.finding import find, locations
 from . import index_samples
 
 _BATCH = 64
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names, options = locations(given.root, None, None), dict(given.backend_option)
         filters = {name: getattr(given, name) for name in index_samples.FILTERS}
         catalog, reader, _ = Opening(
-            find=partial(discovery.discover, file_root=given.root, **filters),
+            find=partial(find, file_root=given.root, **filters),
             reader=registry.configure(registry.choose(None, names), options),
             options=options,
             remote=any(map(scheme, names)),

@@ -24,9 +24,10 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any, TypeAlias
 
-from ..contract import processors, registry
+from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
+from ..runtime import processors
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""

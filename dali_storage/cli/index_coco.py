@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from ..contract.errors import BackendUnavailable
 from ..formats.coco.options import DEFAULTS, CocoOptions
+from ..formats.coco.origin import Source
+from ..formats.coco.parse import parse
 from ..samples.locations import location
 
 
@@ -18,17 +20,14 @@ def main(arguments: Sequence[str]) -> int:
     """Write a dump; errors go to stderr. Returns the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        from ..readers.annotations import parse  # needs DALI, as no other index does
-        from ..readers.coco import source_of
-
         options = CocoOptions.of(vars(given))
-        source = source_of(location("--coco", given.coco))
+        source = Source.of(location("--coco", given.coco))
         source.state()  # an error before a directory is made
         os.makedirs(given.output, exist_ok=True)
         if sys.stderr.isatty():
             print(f"parsing {given.coco!r}; this may take a minute", file=sys.stderr)
         names, found = parse(source, options, given.output)
-    except (BackendUnavailable, ImportError, OSError, TypeError, ValueError) as error:
+    except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     images, objects = len(names), int(found.objects.starts[-1])

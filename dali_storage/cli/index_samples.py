@@ -15,12 +15,12 @@ import numpy as np
 
 from bmap_tools.atomic import destination
 
+from ..bad_samples.exclusion import without
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import scheme
-from ..samples import discovery, index_file
-from ..samples.exclusion import without
+from ..samples import discovery, finding, index_file
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
@@ -67,7 +67,7 @@ def main(root: str, given: argparse.Namespace) -> int:
         catalog = _list(root, dict(given.backend_option), filters)
         if given.exclude is not None:
             catalog = without(catalog, given.exclude)
-        index_file.save(catalog, given.output, discovery.filters_as_text(**filters))
+        index_file.save(catalog, given.output, finding.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -91,7 +91,7 @@ def verify(files: Sequence[str]) -> int:
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if scheme(os.fsencode(root)):
         backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
-        return discovery.from_store(backend.remote(**options), root, **filters)
+        return finding.from_store(backend.remote(**options), root, **filters)
     if options:
         raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)

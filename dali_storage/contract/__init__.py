@@ -1,4 +1,6 @@
 """The contract of a backend and of a format, and the values that they exchange.
 
-Nothing of this package is imported here. `reader.py` is the page to read first.
+Read `reader` first, then `catalog`, `ranges` and `views` (values), `format`, `objects`, `options`,
+`registry`, `errors`, and `stages` (what a thread tells its observer). Imports nothing of ours;
+nothing is imported here.
 """

@@ -52,6 +52,8 @@ class Catalog:
             file; not compared for objects. None: no guards.
         source_info: for each file, a function that finds DALI's source_info of its samples, by
             their starts. Empty: unknown. None: made of the file's name and the start.
+        sidecar: more about these samples, such as the rows of a manifest; keyed by the format that
+            stores it, or by a name. Empty in a copy, as by replace(), which has other samples.
     """
 
     root: bytes
@@ -66,8 +68,7 @@ class Catalog:
     states: IntArray | None = None
     guards: Mapping[int, Sequence[tuple[int, bytes]]] | None = None
     source_info: Sequence[Callable[[], Mapping[int, bytes]]] | None = None
-    # Not an argument: a copy with other columns, as by replace(), must not have it.
-    _checksum: int | None = field(default=None, init=False, repr=False)
+    sidecar: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_names(
@@ -138,8 +139,8 @@ class Catalog:
 
     def checksum(self) -> int:
         """Return a CRC-32 of names, labels, guards, and the place of samples in the files."""
-        if self._checksum is not None:
-            return self._checksum
+        if "checksum" in self.sidecar:
+            return int(self.sidecar["checksum"])
         labels = np.ascontiguousarray(self.labels).data
         checksum = zlib.crc32(labels, zlib.crc32(self.names))
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).data, checksum)
@@ -160,7 +161,7 @@ class Catalog:
 
     def knowing(self, checksum: int) -> Catalog:
         """Store a known checksum, which is then not computed; return this new catalog."""
-        object.__setattr__(self, "_checksum", checksum)
+        self.sidecar["checksum"] = checksum
         return self
 
     def paths(self, samples: IntArray) -> list[bytes]:

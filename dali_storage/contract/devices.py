@@ -1,5 +1,6 @@
-"""The report of a backend about a device of this machine."""
+"""The report of a backend about this machine and its devices."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .errors import BackendUnavailable
@@ -18,3 +19,21 @@ class DeviceStatus:
     name: str
     kind: str
     problem: BackendUnavailable | None = None
+
+
+class SupportsStatus:
+    """The capability of a reader to report on the machine; by default it has nothing to report."""
+
+    @classmethod
+    def unavailable(cls) -> BackendUnavailable | None:
+        """Return the reason this machine cannot run the backend, with a remedy; None if it can."""
+        return None
+
+    @classmethod
+    def devices(cls) -> Iterable[DeviceStatus]:
+        """List the machine's devices that the backend can read from or into, for the doctor.
+
+        An option that needs additional hardware may be listed, too. Devices are opened read-only
+        for a moment, if at all.
+        """
+        return ()

@@ -1,6 +1,6 @@
 """Objects behind URLs, in object stores or web servers, and the properties known to a backend.
 
-A backend for objects sets `Reader.schemes`, and offers a `Remote` by `Reader.remote()`.
+A backend for objects sets `schemes`, and offers a `Remote` by `remote()`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -99,3 +99,22 @@ class Remote(Protocol):
         Raises:
             OSError: an object cannot be read; names the first.
         """
+
+
+class SupportsRemote:
+    """The capability of a reader to read objects; absent by default.
+
+    Attributes:
+        schemes: the supported URL schemes, a subset of `SCHEMES`; empty (default): only files.
+    """
+
+    schemes: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def remote(cls, **options: Any) -> Remote | None:
+        """Return the `Remote` that lists objects and reads container indexes, or None.
+
+        `options` as in `Reader.tree()`. Without a `Remote`, a backend with `schemes` reads only the
+        objects named by `files` or `file_list`.
+        """
+        return None

@@ -26,7 +26,7 @@ For implementers:
 * **Taking turns.** The lanes of a cooperative reader (`cooperative = True`) share `copying_lanes`
   turns. A lane holds a turn when `sizes()` or `read()` is called, and calls `yield_turn()` before
   blocking; then another lane starts. A lane does not get the turn back within the same batch.
-  Without `yield_turn()`, a lane keeps its turn and reads the next batch, too.
+  Without this call, a lane keeps its turn and reads the next batch, too.
 * **Errors.** An unreadable sample is an `OSError(errno, strerror, path)`. A missing library, device
   or permission is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
@@ -39,6 +39,10 @@ For implementers:
   `s3://bucket/key`; other URLs never reach the reader. `remote()` lists the objects. If the catalog
   has `sizes` and `versions`, an object whose size or version differs is an `ObjectReplacedError`.
   Otherwise each object is compared with its first state seen by the reader.
+
+A reader inherits three capabilities, absent until it overrides their attributes and methods: views
+(`SupportsViews`), objects (`SupportsRemote`), and reports on the machine (`SupportsStatus`). The
+framework asks for them when it opens a reader.
 
 For callers: samples are indices into the catalog, and a batch may contain the same sample more than
 once.
@@ -53,20 +57,20 @@ import contextlib
 import errno
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from . import stages
 from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
-from .devices import DeviceStatus
-from .errors import LIMITS, BackendUnavailable
-from .histogram import Times
-from .objects import Remote
+from .devices import SupportsStatus
+from .errors import LIMITS
+from .objects import Remote, SupportsRemote
 from .ranges import GAP, Spans
-from .views import Views
+from .views import SupportsViews
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +102,17 @@ class Batch:
         return address_of(self.buffer) + self.offsets
 
 
-class Reader(ABC):
+class Durations(Protocol):
+    """Durations by their names, such as `dali_storage.runtime.histogram.Times`."""
+
+    def merged(self) -> dict[str, Any]:
+        """Return a histogram of nanoseconds for each name."""
+
+    def reset(self) -> None:
+        """Forget all durations."""
+
+
+class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
     """Base class of storage backends: fills memory with the bytes of samples.
 
     Attributes:
@@ -110,7 +124,6 @@ class Reader(ABC):
             bytes in between should cost less than another read.
         reads_ranges: True if the reader reads catalogs with `ranges`. Otherwise such catalogs are
             refused before the reader is opened.
-        schemes: the supported URL schemes, a subset of `SCHEMES`; empty (default): only files.
         lanes: the greatest number of concurrent `read()` calls. Lanes are numbered from 0 to lanes
             - 1.
         cooperative: False (default): all lanes run concurrently; right for readers limited by I/O.
@@ -121,26 +134,22 @@ class Reader(ABC):
         pinned: True if `allocate()` returns page-locked host memory (default: False).
         copying_lanes: the number of turns. None (default): the processors left free by DALI's
             threads, at least one.
-        has_views: True if `views()` may return views (default: False).
         times: the reader's own durations for the statistics, such as request times; None (default):
             none.
-        yield_turn: set by the prefetcher. Does nothing before, and nothing on further calls.
     """
 
     alignment: int = 1
     unit: int = 1
     gap: int = GAP
     reads_ranges: ClassVar[bool] = False
-    schemes: ClassVar[tuple[str, ...]] = ()
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
     device: str = "cpu"
     gpu: int | None = None
     pinned: bool = False
-    has_views: bool = False
-    times: Times | None = None
-    yield_turn: Callable[[], None] = staticmethod(lambda: None)
+    times: Durations | None = None
+    yield_turn: Callable[[], None] = staticmethod(stages.yield_turn)
 
     @abstractmethod
     def __init__(self, catalog: Catalog) -> None: ...
@@ -176,25 +185,6 @@ class Reader(ABC):
                 path is the one of the first in the batch.
         """
 
-    def views(self, samples: IntArray, lane: int) -> Views | None:
-        """Return views of `samples` in immutable host memory, or None: the samples must be read.
-
-        Replaces `sizes()` and `read()`, and raises the same errors. The memory must stay unchanged
-        while a slice of it is referenced, also after `close()`.
-        """
-        return None
-
-    def hot(self, samples: IntArray) -> bool:
-        """Return True if `views()` of these samples is not None and does not block.
-
-        If so, both methods are called in the thread that asks for batches, usually the main thread,
-        and a Ctrl-C may interrupt them; `lane` is then the number of lanes.
-        """
-        return False
-
-    def without_views(self, why: str) -> None:  # noqa: B027  (most readers need not know)
-        """Learn before the first batch that `views()` is not used; a reader may warn the user."""
-
     def allocate(self, nbytes: int) -> Buffer:
         """Allocate at least `nbytes` at an address that is a multiple of `alignment`.
 
@@ -214,7 +204,7 @@ class Reader(ABC):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)
 
-    def cancel(self) -> None:  # noqa: B027  (most readers have nothing to do)
+    def cancel(self) -> None:
         """Make the running calls end soon, with any result or error. May do nothing.
 
         Called from another thread before `close()`; no read follows.
@@ -232,29 +222,6 @@ class Reader(ABC):
         same errors.
         """
         return None
-
-    @classmethod
-    def remote(cls, **options: Any) -> Remote | None:
-        """Return the `Remote` that lists objects and reads container indexes, or None.
-
-        `options` as in `tree()`. Without a `Remote`, a backend with `schemes` reads only the
-        objects named by `files` or `file_list`.
-        """
-        return None
-
-    @classmethod
-    def unavailable(cls) -> BackendUnavailable | None:
-        """Return the reason this machine cannot run the backend, with a remedy; None if it can."""
-        return None
-
-    @classmethod
-    def devices(cls) -> Iterable[DeviceStatus]:
-        """List the machine's devices that the backend can read from or into, for the doctor.
-
-        An option that needs additional hardware may be listed, too. Devices are opened read-only
-        for a moment, if at all.
-        """
-        return ()
 
     def __enter__(self) -> Reader:
         return self

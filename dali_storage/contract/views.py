@@ -72,6 +72,35 @@ class Views(NamedTuple):
         return every[self.offsets].view(np.uint8).reshape(self.offsets.size, size)
 
 
+class SupportsViews:
+    """The capability of a reader to have samples in host memory, held or mapped; absent by default.
+
+    Attributes:
+        has_views: True if `views()` may return views (default: False).
+    """
+
+    has_views: bool = False
+
+    def views(self, samples: IntArray, lane: int) -> Views | None:
+        """Return views of `samples` in immutable host memory, or None: the samples must be read.
+
+        Replaces `sizes()` and `read()`, and raises the same errors. The memory must stay unchanged
+        while a slice of it is referenced, also after `close()`.
+        """
+        return None
+
+    def hot(self, samples: IntArray) -> bool:
+        """Return True if `views()` of these samples is not None and does not block.
+
+        If so, both methods are called in the thread that asks for batches, usually the main thread,
+        and a Ctrl-C may interrupt them; `lane` is then the number of lanes.
+        """
+        return False
+
+    def without_views(self, why: str) -> None:
+        """Learn before the first batch that `views()` is not used; a reader may warn the user."""
+
+
 def copied(contents: Contents) -> Contents:
     """Copy the samples to new memory."""
     if isinstance(contents, np.ndarray):

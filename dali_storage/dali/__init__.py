@@ -1,16 +1,25 @@
 """Readers in DALI's pipelines; only this package and `dynamic` know DALI's internals.
 
 `compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`,
-`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines.
+`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines. This module is the
+composition root: it puts the plugs into the slots of a reader. Imports reading/, saving/,
+observing/, bad_samples/, samples/, order/, runtime/ and contract/.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
-from ..reading.opening import Opening
+from ..observing.observer import Observed, stall_seconds
+from ..reading.opening import Find, Opening
 from ..reading.source import BatchStream
+from ..samples import finding
+from ..samples.locations import local_path
+from ..saving import positions
+from .arguments import Common
 from .compat import AS_STORED, SHUFFLE_BITS, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
 from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
@@ -21,18 +30,69 @@ from .self_test import require_same_order
 __all__ = [
     "AS_STORED",
     "SHUFFLE_BITS",
+    "Common",
     "DataNode",
     "add_reader",
     "catalog",
     "failure",
     "has_other_sources",
     "last_batch",
+    "leaving_out",
+    "plugs",
     "progress",
     "replaced",
+    "samples_of",
     "set_weights",
     "source",
     "state",
 ]
+
+
+_OWN_ORDER = "weights", "order", "epoch_size"
+_BAD_SAMPLES = "on_error", "check", "max_replaced", "bad_samples"
+
+
+def plugs(arguments: Common, device: str) -> dict[str, Any]:
+    """Return the contents of the slots of an `Opening` for the arguments of a reader.
+
+    What no argument asks for is not imported.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the message has its name and value.
+    """
+    stall_after = stall_seconds(arguments.stall_after)
+    found: dict[str, Any] = {"observe": partial(Observed, stall_after=stall_after)}
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    if own := [name for name in _OWN_ORDER if name in given]:
+        from ..order.sampling.arguments import own_order
+
+        found["ordering"] = own_order(own, given)
+    about = {name: given[name] for name in _BAD_SAMPLES if name in given}
+    if any(value is not getattr(Common, name) for name, value in about.items()):
+        from ..bad_samples.arguments import bad_sample_options
+
+        found["on_error"] = bad_sample_options(about, device)
+    if arguments.resume is not None:
+        found["resume"] = partial(positions.resume, state=arguments.resume)
+    return found
+
+
+def samples_of(arguments: Mapping[str, Any]) -> tuple[Find, list[bytes]]:
+    """Return what finds the samples of `readers.file`, and the paths and URLs that name them.
+
+    Raises:
+        ValueError, TypeError: as `samples.finding.locations()`.
+    """
+    lists = arguments["file_root"], arguments["files"], arguments["file_list"]
+    return partial(finding.find, **arguments), finding.locations(*lists)
+
+
+def leaving_out(exclude: PathLike, find: Find) -> Find:
+    """Return what finds the samples that are not in a list of bad ones."""
+    from ..bad_samples.exclusion import without
+
+    local_path("exclude", exclude)
+    return lambda *known: without(find(*known), exclude)
 
 
 def add_reader(
@@ -118,8 +178,7 @@ def replaced(pipeline: Pipeline, name: str) -> list[tuple[int, str, str]]:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    found = source(pipeline, name).replacement
-    return [] if found is None else found.found
+    return source(pipeline, name).substitute.found
 
 
 def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
@@ -156,7 +215,7 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             the pipeline, which may differ between them.
     """
     reader = source(pipeline, name)
-    saved = reader.state(not_delivered(pipeline))
+    saved = positions.state(reader, not_delivered(pipeline))
     if saved["seed"] is None:
         raise ValueError(
             f"{reader}: its seed comes from the pipeline and may differ between ranks, but a state "
@@ -187,7 +246,9 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
-    return source(pipeline, name).set_weights(weights, at)
+    from ..saving import weights as mixing
+
+    return mixing.set_weights(source(pipeline, name), weights, at)
 
 
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
@@ -199,4 +260,6 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
-    return source(pipeline, name).progress(not_delivered(pipeline))
+    from ..saving import weights as mixing
+
+    return mixing.progress(source(pipeline, name), not_delivered(pipeline))

@@ -9,6 +9,7 @@ from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 
+from ..saving import positions
 from . import compat
 from .group import ReaderGroup, readers_of
 from .seeds import with_takers
@@ -102,7 +103,7 @@ def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) ->
 
 def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
     states = {
-        name: group.source(pipeline).checkpoint(pipeline._batches_to_consume)
+        name: positions.checkpoint(group.source(pipeline), pipeline._batches_to_consume)
         for name, group in readers.items()
     }
     data = compat.load(checkpoint.pipeline_data)
@@ -120,5 +121,5 @@ def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: by
                 f"reader {name!r}: the checkpoint has no position of this reader, because another "
                 "pipeline made it; use a checkpoint of this pipeline"
             )
-        group.source(pipeline).restore(states[name])
+        positions.restore(group.source(pipeline), states[name])
     return checkpoint

@@ -26,14 +26,15 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
-from ..contract import cuda
 from ..contract.format import Output
 from ..contract.views import Contents
+from ..order.ordering import Ordering
 from ..reading.buffers import Lease
 from ..reading.lanes import Gate, make_gate
+from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
-from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
+from ..runtime import cuda
 from .compat import REMEDY, SEPARATE, VERSION
 from .hold import Hold
 from .iterators import drain
@@ -119,7 +120,7 @@ class ReaderGroup:
         source = self._sources.get(pipeline) or self.claim(pipeline)
         if not source.configured:
             # An order other than DALI's has a seed of its own, which all ranks share.
-            inherits = self.takes_seed and self._opening.stream is None
+            inherits = self.takes_seed and self._opening.ordering is Ordering
             seed, shared = inherited_seed(pipeline, self) if inherits else (None, True)
             source.configure(
                 batch_size=pipeline.max_batch_size,
@@ -218,8 +219,9 @@ class Delivery:
         self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
-        for key, (tensors, _, _) in outputs.items():
-            names.put(tensors, batch.samples, key)
+        for key in names.outputs:
+            if key in outputs:  # the pipeline uses it
+                names.put(outputs[key][0], batch.samples, key)
         # Fed GPU memory is DALI's own copy, and so are lists with DALI 1.53.
         if source.stream is None and SEPARATE:
             source.recent.append(outputs)
@@ -238,7 +240,7 @@ class Delivery:
         if key == INDEX:
             return number_list(batch.samples), None, False
         if key == SOURCE:
-            return number_list(source.ordering.sources_of(batch.samples)), None, False
+            return number_list(source.open().ordering.sources_of(batch.samples)), None, False
         assert isinstance(key, int)
         return data_list(source, batch.outputs[key])
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from nvidia.dali.backend import Pipeline as Executor
 
-from ..contract import cuda
 from ..contract.views import Contents
+from ..runtime import cuda
 
 _Queued: TypeAlias = deque[tuple[Callable[[], None], Sequence[Contents]]]
 

@@ -88,6 +88,9 @@ def asked_for(pipeline: Pipeline) -> set[int]:
 class Names:
     """The names of a reader's samples: of all outputs for True, or for None of those `asked` for.
 
+    Attributes:
+        outputs: the numbers of the outputs to be named.
+
     Raises:
         BackendUnavailable, ValueError: True, and samples cannot be named, or have no names.
     """
@@ -102,15 +105,14 @@ class Names:
             where = " in GPU memory" if source.stream else ""
             what = f"source_info must not be True: {source} has no names for its samples{where}"
             raise why or ValueError(what)
-        self._outputs = wanted if known and not why else []
-        self._found = [find() for find in info or () if self._outputs]
+        self.outputs = wanted if known and not why else []
+        self._found = [find() for find in info or () if self.outputs]
 
-    def put(self, tensors: TensorListCPU, samples: IntArray, output: int | str) -> None:
-        """Name the samples in an output of a batch, if wanted."""
-        if output in self._outputs:
-            pieces = self._catalog.pieces
-            each = self._catalog.pieces_of(samples)[output % pieces :: pieces]
-            name_samples(tensors, self._of(each))
+    def put(self, tensors: TensorListCPU, samples: IntArray, output: int) -> None:
+        """Name the samples in one of the `outputs` of a batch."""
+        pieces = self._catalog.pieces
+        each = self._catalog.pieces_of(samples)[output % pieces :: pieces]
+        name_samples(tensors, self._of(each))
 
     def _of(self, samples: IntArray) -> list[bytes]:
         catalog, files = self._catalog, self._catalog.files(samples)

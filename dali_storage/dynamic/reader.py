@@ -9,7 +9,8 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
@@ -19,9 +20,14 @@ from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
 from ..dali.source_info import Names
-from ..order.state import read_checkpoint
-from ..reading.opening import Opening
+from ..order.resuming.state import read_checkpoint
+from ..readers.arguments import spec_of, takes_arguments
+from ..saving import positions
 from .reading_operator import LockedStream, ReadingOperator
+
+_POSITIONAL = "max_batch_size", "name", "device"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
@@ -49,24 +55,23 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
     _init_spec = None
     """DALI's specification of types before the batch is ready. None: wait for the batch."""
 
-    def __init__(
-        self, prepare: Callable[[Mapping[str, Any]], Opening], arguments: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, reader: Any, arguments: Mapping[str, Any]) -> None:
         """Open nothing yet; the samples are found by the first batch or `get_metadata()`.
 
         Args:
-            prepare: checks the arguments, and returns the `Opening`.
-            arguments: all arguments, by name. As in DALI, a type may be of `ndd`, and numbers a
+            reader: the function of `readers`.
+            arguments: those of the user, by name. As in DALI, a type may be of `ndd`, and numbers a
                 tensor.
 
         Raises:
             ValueError, TypeError: an argument is wrong; the message has its name and value.
         """
-        arguments = {name: _plain(name, value) for name, value in arguments.items()}
-        name, max_batch_size = arguments["name"], arguments["max_batch_size"]
+        given = {name: _plain(name, value) for name, value in arguments.items()}
+        name, max_batch_size = given.pop("name", None), given.pop("max_batch_size", None)
+        device, checkpointing = given.pop("device", "cpu"), given.pop("enable_checkpointing", False)
         if not isinstance(name, (str, type(None))):
             raise TypeError(f"name must be a string, not {name!r}")
-        device = getattr(arguments["device"], "device_type", arguments["device"]) or "cpu"
+        device = getattr(device, "device_type", device) or "cpu"
         if device != "cpu":
             raise ValueError(
                 f"device must be 'cpu' in dynamic mode, not {device!r}: data.gpu() copies a batch "
@@ -74,10 +79,10 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
             )
         if max_batch_size is not None:
             max_batch_size = _integer(type(self).__name__, "max_batch_size", max_batch_size)
-        dali_flag("lazy_init", arguments["lazy_init"])
-        if arguments["source_info"] is None:  # no graph shows whether anyone asks
-            arguments["source_info"] = False
-        opening = prepare({**arguments, "device": device})
+        dali_flag("lazy_init", given.get("lazy_init"))
+        if given.get("source_info") is None:  # no graph shows whether anyone asks
+            given["source_info"] = False
+        opening = spec_of(reader).prepare(**given).opening
         order = opening.order
         super().__init__(
             max_batch_size,
@@ -85,11 +90,11 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
             num_shards=order.num_shards,
             shard_id=order.shard_id,
             stick_to_shard=order.stick_to_shard,
-            enable_checkpointing=dali_flag(
-                "enable_checkpointing", arguments["enable_checkpointing"]
-            ),
+            enable_checkpointing=dali_flag("enable_checkpointing", checkpointing),
             **_required(super().__init__),
         )
+        if "features" in given:  # as in DALI's TFRecord, outputs have names
+            self._output_names = tuple(given["features"])
         self._opening = opening
         self._source = LockedStream(self._name, opening)
 
@@ -157,7 +162,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
                 batch_size=batch_size, seed=None, checkpointing=self._checkpointing_enabled
             )
             if self._pending_state is not None:
-                self._source.restore(json.loads(self._pending_state))
+                positions.restore(self._source, json.loads(self._pending_state))
             self._source.start(
                 num_threads=(ctx or ndd.EvalContext.current()).num_threads,
                 device_id=None,  # not page-locked: the end of a GPU's read of a batch is unknown
@@ -183,6 +188,25 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
     def _transfer_into(self, pipe: Any) -> bool:
         self._transferred = True
         return True
+
+
+def constructs(reader: Any) -> Callable[[_F], _F]:
+    """Make the constructor of a dynamic reader from a function with the constructor's signature.
+
+    The arguments in `**given` have the defaults of the reader.
+    """
+
+    def decorate(function: _F) -> _F:
+        taking = takes_arguments(spec_of(reader).defaults)(function)
+
+        @wraps(taking)
+        def construct(self: Any, *args: Any, **given: Any) -> None:
+            taking(self, *args, **given)  # refuses wrong calls
+            DynamicReader.__init__(self, reader, dict(zip(_POSITIONAL, args, strict=False)) | given)
+
+        return construct  # type: ignore[return-value]
+
+    return decorate
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -1,20 +1,18 @@
 """Drop-in readers for DALI's dynamic mode, in place of `ndd.readers`; see `DynamicReader`."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import nvidia.dali.experimental.dynamic as ndd
 
 from ..contract._types import PathLike
-from ..readers.arguments import IgnoredArguments, ReadingArguments, complete, takes_arguments
-from ..readers.coco import ANNOTATION_DEFAULTS, AnnotationArguments, prepare_coco
-from ..readers.files import SampleArguments, prepare_file
-from ..readers.npy import ARRAY_DEFAULTS, ArrayArguments, prepare_numpy
-from ..readers.tfrecord import prepare_tfrecord
-from ..readers.webdataset import prepare_webdataset
-from ..samples import discovery
-from .reader import DynamicReader
+from ..readers.arguments import IgnoredArguments, ReadingArguments
+from ..readers.coco import AnnotationArguments, coco
+from ..readers.files import SampleArguments, file
+from ..readers.npy import ArrayArguments, numpy
+from ..readers.tfrecord import tfrecord
+from ..readers.webdataset import webdataset
+from .reader import DynamicReader, constructs
 
 __all__ = ["COCO", "File", "Numpy", "TFRecord", "Webdataset"]
 
@@ -42,7 +40,7 @@ class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has n
     ones of all readers. An epoch gives tuples.
     """
 
-    @takes_arguments(**ANNOTATION_DEFAULTS)
+    @constructs(coco)
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -53,8 +51,6 @@ class COCO(DynamicReader, ndd.readers.COCO):  # type: ignore[misc]  # DALI has n
         **given: Unpack[_CocoArguments],
     ) -> None:
         """See `File`; for the arguments see `dali_storage.readers.coco`."""
-        prepare = functools.partial(prepare_coco, given=[*given])
-        super().__init__(prepare, complete(COCO.__init__, given, locals()))
 
 
 class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has no types
@@ -73,7 +69,7 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
     `DynamicReader` describes the methods, and the closing of a reader.
     """
 
-    @takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
+    @constructs(file)
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -96,7 +92,6 @@ class File(DynamicReader, ndd.readers.File):  # type: ignore[misc]  # DALI has n
         Raises:
             ValueError, TypeError: an argument is wrong; the message has its name and value.
         """
-        super().__init__(prepare_file, complete(File.__init__, given, locals()))
 
 
 class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
@@ -109,7 +104,7 @@ class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
     number is for all axes, too. A call refuses regions, because files are read ahead.
     """
 
-    @takes_arguments(**ARRAY_DEFAULTS)
+    @constructs(numpy)
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -120,7 +115,6 @@ class Numpy(DynamicReader, ndd.readers.Numpy):  # type: ignore[misc]
         **given: Unpack[_NumpyArguments],
     ) -> None:
         """See `File`; for the arguments see `dali_storage.readers.numpy`."""
-        super().__init__(prepare_numpy, complete(Numpy.__init__, given, locals()))
 
     def _pre_call(self, *inputs: Any, **regions: Any) -> None:
         """Refuse regions; DALI passes the arguments of a call of the reader."""
@@ -139,7 +133,7 @@ class TFRecord(DynamicReader, ndd.readers.TFRecord):  # type: ignore[misc]
     feature.
     """
 
-    @takes_arguments()
+    @constructs(tfrecord)
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -156,8 +150,6 @@ class TFRecord(DynamicReader, ndd.readers.TFRecord):  # type: ignore[misc]
         **given: Unpack[_Arguments],
     ) -> None:
         """See `File`; for the arguments see `dali_storage.readers.tfrecord`."""
-        super().__init__(prepare_tfrecord, complete(TFRecord.__init__, given, locals()))
-        self._output_names = tuple(features)
 
 
 class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
@@ -167,7 +159,7 @@ class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
     of all readers; `index_paths` is optional. An epoch gives tuples in the order of `ext`.
     """
 
-    @takes_arguments()
+    @constructs(webdataset)
     def __init__(
         self,
         max_batch_size: int | None = None,
@@ -185,4 +177,3 @@ class Webdataset(DynamicReader, ndd.readers.Webdataset):  # type: ignore[misc]
         **given: Unpack[_Arguments],
     ) -> None:
         """See `File`; for the arguments see `dali_storage.readers.webdataset`."""
-        super().__init__(prepare_webdataset, complete(Webdataset.__init__, given, locals()))

@@ -8,9 +8,10 @@ from nvidia.dali.tensors import TensorListCPU
 
 from ..dali.group import data_list, number_list
 from ..dali.source_info import Names
+from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
-from ..reading.prefetch import LoadedBatch
 from ..reading.source import BatchStream
+from ..saving import positions
 
 
 class LockedStream(BatchStream):
@@ -71,7 +72,8 @@ class ReadingOperator:
         for number, contents in enumerate(batch.outputs):
             tensors, layout = data_list(self._source, contents)[0], outputs[number].layout
             tensors = TensorListCPU(tensors, layout) if layout else tensors
-            self._names.put(tensors, batch.samples, number)
+            if number in self._names.outputs:
+                self._names.put(tensors, batch.samples, number)
             workspace.AddOutput(tensors)
         if self._source.fmt.labels:
             workspace.AddOutput(number_list(self._source.labels(batch)))
@@ -79,4 +81,4 @@ class ReadingOperator:
 
     def SaveCheckpoint(self, stream: object = None) -> bytes:  # noqa: N802
         """The result of `get_state()`, before conversion to text."""
-        return json.dumps(self._source.checkpoint(pending=0)).encode()
+        return json.dumps(positions.checkpoint(self._source, pending=0)).encode()

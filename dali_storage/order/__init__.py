@@ -1,4 +1,8 @@
-"""The order of the samples: pure arithmetic, without I/O and without DALI."""
+"""The order of the samples: pure arithmetic, without I/O and without DALI.
+
+Read `sequence` first, then `ordering` (the slot), `options`, `shards`, `streams` and `libstdcxx`.
+Imports contract/ only.
+"""
 
 from .options import OrderOptions
 from .sequence import Order, reader_meta

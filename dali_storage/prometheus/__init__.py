@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import BackendUnavailable
-from ..contract.histogram import Histogram
-from ..reading.statistics import OPEN, OpenReaders
+from ..observing.statistics import OPEN, OpenReaders
+from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]
 

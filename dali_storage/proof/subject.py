@@ -8,6 +8,7 @@ from itertools import islice
 from statistics import mean
 from typing import Any
 
+from ..bad_samples.replacement import path_of
 from ..contract import registry
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
@@ -16,8 +17,8 @@ from ..dali import failure
 from ..dali.comparing import Read
 from ..dali.self_test import DALI_FILE
 from ..readers.files import file
-from ..reading.replacement import path_of
-from ..samples.locations import is_index, location, root_of
+from ..samples.finding import root_of
+from ..samples.locations import is_index, location
 
 _SAMPLES, _BYTES, _TIME = 32, 16 << 20, 0.02  # limits of a batch; a part of the remaining time
 

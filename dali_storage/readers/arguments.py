@@ -1,13 +1,22 @@
-"""The common part of all readers: the arguments outside the format, and opening."""
+"""What makes a reader: its common arguments, their checks, and the decorator."""
 
 import contextlib
 import inspect
-import math
-import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import fields
-from numbers import Real
-from typing import Any, TypedDict, TypeVar, get_args, get_type_hints
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import (
+    Any,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
 from nvidia.dali import fn
 from nvidia.dali.pipeline import do_not_convert
@@ -18,18 +27,18 @@ from ..contract.format import Format
 from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS, DataNode
+from ..dali import SHUFFLE_BITS, Common, DataNode, add_reader, plugs
 from ..order import OrderOptions
 from ..reading.opening import Find, Opening
-from ..reading.replacement import OnError
-from ..samples.locations import local_path
-from ..samples.structure import broken
-from .sampling import own_order, seed_of
 
-_NOT_GIVEN = "checkpointing", "shuffle_bits", "by_container"  # of pipeline, DALI, reader
-_ORDER = [field.name for field in fields(OrderOptions) if field.name not in _NOT_GIVEN]
+Nodes: TypeAlias = tuple[DataNode, ...]
 
+_ORDER = {field.name for field in fields(OrderOptions)}
+
+_D = TypeVar("_D")
 _F = TypeVar("_F", bound=Callable[..., Any])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class ReadingArguments(TypedDict, total=False):
@@ -85,59 +94,117 @@ class DaliArguments(ReaderArguments, IgnoredArguments, total=False):
     bytes_per_sample_hint: int | Sequence[int]
 
 
-_DEFAULTS: dict[str, Any] = {  # of all others, flags are False, and the rest is None
-    "bytes_per_sample_hint": 0,
-    "initial_fill": 1024,
-    "num_shards": 1,
-    "on_error": "raise",
-    "pinned": None,
-    "prefetch_queue_depth": 1,
-    "shard_id": 0,
-    "source_info": None,
-    "stall_after": 60.0,
-    "tensor_init_bytes": 1 << 20,
-}
+@dataclass(frozen=True)
+class Prepared(Generic[_R]):
+    """A reader with checked arguments; nothing is opened yet.
+
+    Attributes:
+        opening: how to open the reader, and how to read.
+        common: the arguments that are not in `opening`.
+        result: makes the result of the reader from its nodes.
+        with_source: the option of `add_reader()`.
+    """
+
+    opening: Opening
+    common: Common
+    result: Callable[[Nodes], _R]
+    with_source: bool = False
+
+    def returning(self, result: Callable[[Nodes], _D]) -> "Prepared[_D]":
+        """Return the same reader with another result."""
+        return Prepared(self.opening, self.common, result)
+
+    def in_graph(self) -> dict[str, Any]:
+        """Return the arguments of `dali.add_reader()`."""
+        common = self.common
+        return {
+            "name": common.name,
+            "opening": self.opening,
+            "takes_seed": common.seed is None,
+            "preserve": dali_flag("preserve", common.preserve),
+            "lazy": dali_flag("lazy_init", common.lazy_init),
+            "with_index": dali_flag("return_index", common.return_index),
+            "with_source": self.with_source,
+        }
 
 
-def takes_arguments(**defaults: Any) -> Callable[[_F], _F]:
-    """Show a reader's `**given: Unpack[...]` as arguments, with their defaults.
+class ReaderSpec(NamedTuple):
+    """A reader in the table of readers.
 
-    Also keep DALI's AutoGraph from rewriting the reader, and give it the schema of DALI's reader of
-    its name.
+    Attributes:
+        name: its name in `readers`.
+        defaults: the default of each argument, or `inspect.Parameter.empty`.
+        prepare: checks the arguments.
+        samples: the arguments that choose samples; none if `readers.mix` cannot mix them.
+    """
+
+    name: str
+    defaults: Mapping[str, Any]
+    prepare: Callable[..., Prepared[Any]]
+    samples: frozenset[str]
+
+
+def spec_of(reader: Any) -> ReaderSpec:
+    """Return the entry of a function of `readers`."""
+    return reader.spec  # type: ignore[no-any-return]
+
+
+def makes_reader(
+    *own: type, samples: Iterable[str] = ()
+) -> Callable[[Callable[_P, Prepared[_R]]], Callable[_P, _R]]:
+    """Make a reader of a function that prepares one from its arguments.
+
+    The reader has the schema of DALI's reader of its name. The defaults of arguments in `**given`
+    are those of `Common` and of the dataclasses `own`. `samples` is an attribute of `ReaderSpec`.
+    """
+    defaults = {it.name: it.default for each in (Common, *own) for it in fields(each)}
+
+    def decorate(function: Callable[_P, Prepared[_R]]) -> Callable[_P, _R]:
+        prepare = takes_arguments(defaults)(function)
+
+        @wraps(prepare)
+        def read(*args: _P.args, **given: _P.kwargs) -> _R:
+            prepared = prepare(*args, **given)
+            return prepared.result(add_reader(**prepared.in_graph()))
+
+        name, signature, reader = function.__name__, inspect.signature(prepare), cast(Any, read)
+        (result,) = get_args(signature.return_annotation)
+        reader.__signature__ = signature.replace(return_annotation=result)
+        reader.__annotations__ = function.__annotations__ | {"return": result}
+        shown = {it.name: it.default for it in signature.parameters.values()}
+        reader.spec = ReaderSpec(name, shown, prepare, frozenset(samples))
+        with contextlib.suppress(AttributeError):  # a reader that DALI lacks
+            reader._schema_name = getattr(fn.readers, name)._schema_name
+        return read
+
+    return decorate
+
+
+def takes_arguments(defaults: Mapping[str, Any]) -> Callable[[_F], _F]:
+    """Show a function's `**given: Unpack[...]` as arguments with these defaults; refuse others.
+
+    Also keep DALI's AutoGraph from rewriting the function.
     """
 
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
         *own, given = signature.parameters.values()
         shown = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=(_DEFAULTS | defaults).get(
-                    name, False if hint in (bool, bool | None) else None
-                ),
-                annotation=hint,
-            )
+            inspect.Parameter(name, given.KEYWORD_ONLY, default=defaults[name], annotation=hint)
             for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
         ]
-        reader: Any = do_not_convert(function)
-        reader.__signature__ = signature.replace(parameters=[*own, *shown])
-        reader.defaults = {each.name: each.default for each in shown}
-        with contextlib.suppress(AttributeError):  # a reader that DALI lacks
-            reader._schema_name = getattr(fn.readers, function.__name__)._schema_name
-        return reader  # type: ignore[no-any-return]
+        signature = signature.replace(parameters=[*own, *shown])
+
+        @do_not_convert  # type: ignore[untyped-decorator]
+        @wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            refuse_unknown(function.__qualname__, given, signature.parameters)
+            return function(*args, **given)
+
+        checked.__signature__ = signature
+        return checked  # type: ignore[no-any-return]
 
     return decorate
-
-
-def complete(reader: Any, given: Mapping[str, Any], own: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """Return the given arguments, completed by defaults; refuse unknown arguments.
-
-    `given` is the reader's `**given`. `own`: its `locals()`, if it has other arguments.
-    """
-    refuse_unknown(reader.__qualname__, given, reader.defaults)
-    shown = inspect.signature(reader).parameters.keys() - {"self"}
-    return {**reader.defaults, **given, **{name: own[name] for name in shown & own.keys()}}
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:
@@ -147,14 +214,20 @@ def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> No
             raise TypeError(f"{name}() got an unexpected keyword argument {argument!r}")
 
 
+def pick(kind: type[_D], given: Mapping[str, Any]) -> _D:
+    """Return the dataclass of the arguments in `given` that are its fields."""
+    names: Any = fields(kind)  # type: ignore[arg-type]  # a dataclass
+    return kind(**{it.name: given[it.name] for it in names if it.name in given})
+
+
 def prepare(
-    arguments: Mapping[str, Any],
+    common: Common,
     find: Find,
     fmt: Format,
     *,
     names: Sequence[bytes] = (),
     shuffle: str = "samples",
-) -> Opening:
+) -> Prepared[Nodes]:
     """Check the arguments of all readers; nothing is opened.
 
     `names` are the paths and URLs in other arguments. If one is a URL, object-store is the default
@@ -164,26 +237,26 @@ def prepare(
     Raises:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
-    device, depth = arguments["device"], arguments["prefetch_queue_depth"]
+    device, depth = common.device, common.prefetch_queue_depth
     if device not in (None, "cpu", "gpu"):
         raise ValueError(f"device must be 'cpu' or 'gpu', not {device!r}")
-    if dali_flag("skip_cached_images", arguments.get("skip_cached_images", False)):
+    if dali_flag("skip_cached_images", common.skip_cached_images):
         raise ValueError(
             "skip_cached_images must be False: the cache of DALI's image decoder is not accessible"
         )
     if shuffle not in ("dali", "samples"):
         raise ValueError(f"shuffle must be 'dali' or 'samples', not {shuffle!r}")
-    stream = own_order(arguments)
-    order = {name: arguments[name] for name in _ORDER}
-    if stream is not None:
-        order |= {"seed": seed_of(arguments), "stick_to_shard": True}
-    backend, reader, options = _storage(arguments, names)
+    slots = plugs(common, device or "cpu")
+    order = {name: value for name, value in vars(common).items() if name in _ORDER}
+    if own := "ordering" in slots:  # a stream, which all ranks share
+        order |= {"seed": int(common.seed or 0), "stick_to_shard": True}
+    backend, reader, options = _storage(common, names)
     # None is 1, as in DALI.
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    pinned, source_info = arguments.get("pinned"), arguments["source_info"]
-    return Opening(
+    pinned, source_info = common.pinned, common.source_info
+    opening = Opening(
         find=find,
         reader=reader,
         options=options,
@@ -193,88 +266,25 @@ def prepare(
         order=OrderOptions(
             **order,
             shuffle_bits=SHUFFLE_BITS,
-            by_container=shuffle == "dali" and stream is None,
+            by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
-        resume=arguments.get("resume"),
-        stall_after=stall_seconds(arguments["stall_after"]),
         names=names,
         source_info=None if source_info is None else dali_flag("source_info", source_info),
-        stream=stream,
-        on_error=bad_sample_options(arguments, device or "cpu"),
+        **slots,
     )
+    return Prepared(opening, common, lambda nodes: nodes)
 
 
-def bad_sample_options(arguments: Mapping[str, Any], device: str) -> OnError:
-    """Return the handling of bad samples; arguments may be missing. Raises as `prepare()`."""
-    wish, most = arguments.get("on_error") or "raise", arguments.get("max_replaced")
-    record = arguments.get("bad_samples")
-    if wish not in ("raise", "replace"):
-        what = "on_error must be 'raise', or 'replace' to deliver another sample for a bad one"
-        raise ValueError(f"{what}, not {wish!r}")
-    for name, value in (("max_replaced", most), ("bad_samples", record)):
-        if value is not None and wish == "raise":
-            raise ValueError(f"{name} needs on_error='replace'")
-    most = None if most is None else dali_integer("max_replaced", most, bits=32)
-    if most is not None and most < 0:
-        raise ValueError(f"max_replaced must be at least 0, not {most}")
-    check = dali_flag("check", arguments.get("check"))
-    if check and device == "gpu":
-        raise ValueError(
-            "check=True needs batches in host memory; leave out check, or use device='cpu'"
-        )
-    path = None if record is None else os.fsdecode(local_path("bad_samples", record))
-    return OnError(
-        replace=wish == "replace",
-        broken=broken if check else None,
-        most=most,
-        record="" if path is None else os.path.abspath(path),
-    )
-
-
-def stall_seconds(value: Any) -> float | None:
-    """Check the argument stall_after; raises as `prepare()`."""
-    if value is None:
-        return None
-    if not isinstance(value, bool) and isinstance(value, Real):
-        with contextlib.suppress(OverflowError):  # of float()
-            if 0 < (seconds := float(value)) < math.inf:
-                return seconds
-    what = "stall_after must be a number of seconds above 0, or None for no warnings"
-    raise ValueError(f"{what}, not {value!r:.80}")
-
-
-def in_graph(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `dali.add_reader()` beside the `Opening`."""
-    return {
-        "name": arguments["name"],
-        "takes_seed": arguments["seed"] is None,
-        "preserve": dali_flag("preserve", arguments["preserve"]),
-        "lazy": dali_flag("lazy_init", arguments["lazy_init"]),
-        "with_index": dali_flag("return_index", arguments["return_index"]),
-    }
-
-
-def with_names(
-    names: Iterable[str], nodes: Sequence[DataNode]
-) -> dict[str, DataNode] | tuple[Any, ...]:
-    """Return a dict of the named nodes; with unnamed ones, a tuple of the dict and the others."""
-    named = dict(zip(names, nodes, strict=False))
-    more = nodes[len(named) :]
-    return (named, *more) if more else named
-
-
-def _storage(
-    arguments: Mapping[str, Any], names: Sequence[bytes]
-) -> tuple[str, type[Reader], dict[str, Any]]:
+def _storage(common: Common, names: Sequence[bytes]) -> tuple[str, type[Reader], dict[str, Any]]:
     """Return the backend in messages, its class, and its options including `use_o_direct`."""
-    given = arguments["backend_options"] or {}
+    given = common.backend_options or {}
     if not isinstance(given, Mapping):
         raise TypeError(f"backend_options must be a mapping, not {given!r}")
-    backend, options = registry.choose(arguments["backend"], names), dict(given)
-    direct = dali_flag("use_o_direct", arguments.get("use_o_direct", False))
+    backend, options = registry.choose(common.backend, names), dict(given)
+    direct = dali_flag("use_o_direct", common.use_o_direct)
     if direct and not options.setdefault("direct", True):
         raise ValueError(
             "use_o_direct=True and backend_options={'direct': False} exclude each other"

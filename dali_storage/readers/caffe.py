@@ -1,19 +1,18 @@
 """`readers.caffe`: images and labels of Caffe's LMDB files."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.caffe.datum import Datum
-from ..reading.opening import Opening
-from .arguments import DaliArguments, complete, in_graph, takes_arguments
-from .containers import on_cpu
+from .arguments import DaliArguments, Prepared, makes_reader
+from .containers import on_cpu, one_or_all
 from .lmdb import prepare_values
 
 
-@takes_arguments()
+@makes_reader(samples=["path", "index_path"])
 def caffe(
     *,
     path: PathLike | Sequence[PathLike],
@@ -22,7 +21,7 @@ def caffe(
     index_path: PathLike | Sequence[PathLike] | None = None,
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.caffe` with a choice of storage backend.
 
     Samples, order, shards and epochs are the same. New are `index_path`, `shuffle`,
@@ -49,16 +48,11 @@ def caffe(
             and some not. `filename` is the path of the file; the message names the record.
         Exception: any error of `readers.lmdb`.
     """
-    arguments = complete(caffe, given, locals())
-    nodes = add_reader(opening=prepare_caffe(arguments), **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
-
-
-def prepare_caffe(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `caffe`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "records are parsed on the CPU")
-    names = "image_available", "label_available"
-    image, label = (dali_flag(name, arguments[name], default=True) for name in names)
+    common = Common(**given)
+    on_cpu(common.device, "records are parsed on the CPU")
+    image = dali_flag("image_available", image_available, default=True)
+    label = dali_flag("label_available", label_available, default=True)
     if not image and not label:
         raise ValueError("image_available or label_available must be True: no output is left")
-    return prepare_values(arguments, Datum(image, label))
+    found = prepare_values(common, Datum(image, label), path, index_path, shuffle=shuffle)
+    return found.returning(one_or_all)

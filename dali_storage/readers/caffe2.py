@@ -1,21 +1,20 @@
 """`readers.caffe2`: tensors of Caffe2's LMDB files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag, dali_integer
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.caffe.tensors import TensorProtos
-from ..reading.opening import Opening
-from .arguments import DaliArguments, complete, in_graph, takes_arguments
-from .containers import on_cpu
+from .arguments import DaliArguments, Prepared, makes_reader
+from .containers import on_cpu, one_or_all
 from .lmdb import prepare_values
 
 _SINGLE, _DENSE, _NO_LABEL = 0, 2, 4
 
 
-@takes_arguments()
+@makes_reader(samples=["path", "index_path"])
 def caffe2(
     *,
     path: PathLike | Sequence[PathLike],
@@ -27,7 +26,7 @@ def caffe2(
     index_path: PathLike | Sequence[PathLike] | None = None,
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.caffe2` with a choice of storage backend.
 
     Samples, order, shards and epochs are the same. New are `index_path`, `shuffle`,
@@ -61,26 +60,23 @@ def caffe2(
             path of the file; the message names the record.
         Exception: any error of `readers.lmdb`.
     """
-    arguments = complete(caffe2, given, locals())
-    nodes = add_reader(opening=prepare_caffe2(arguments), **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
-
-
-def prepare_caffe2(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `caffe2`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "records are parsed on the CPU")
-    names = "label_type", "additional_inputs", "num_labels"
-    given = {name: arguments[name] for name in names if arguments[name] is not None}
-    numbers = {name: dali_integer(name, value, bits=32) for name, value in given.items()}
-    kind, more = numbers.get("label_type", _SINGLE), numbers.get("additional_inputs", 0)
+    common = Common(**given)
+    on_cpu(common.device, "records are parsed on the CPU")
+    kind = _integer("label_type", label_type, _SINGLE)
+    more = _integer("additional_inputs", additional_inputs, 0)
+    _integer("num_labels", num_labels, 1)
     if kind not in (_SINGLE, _DENSE, _NO_LABEL):
         raise ValueError(f"label_type must be 0, 2 or 4 (no sparse labels), not {kind}")
     if not 0 <= more <= 1000:  # a graph of this size costs a second
         raise ValueError(f"additional_inputs must be from 0 to 1000, not {more}")
-    image = dali_flag("image_available", arguments["image_available"], default=True)
-    box = dali_flag("bbox", arguments["bbox"])
-    fmt = TensorProtos(image, kind != _NO_LABEL, kind == _SINGLE, more, box)
+    image = dali_flag("image_available", image_available, default=True)
+    fmt = TensorProtos(image, kind != _NO_LABEL, kind == _SINGLE, more, dali_flag("bbox", bbox))
     if not fmt.outputs:
         what = "there is no image, no label, no additional input and no bounding box"
         raise ValueError(f"image_available must be True: {what}")
-    return prepare_values(arguments, fmt)
+    found = prepare_values(common, fmt, path, index_path, shuffle=shuffle)
+    return found.returning(one_or_all)
+
+
+def _integer(name: str, value: Any, default: int) -> int:
+    return default if value is None else dali_integer(name, value, bits=32)

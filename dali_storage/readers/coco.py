@@ -1,32 +1,23 @@
 """`readers.coco`: images with boxes, labels and masks."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
-from ..contract import registry
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote, scheme
+from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
 from ..formats.coco.options import CocoOptions
 from ..formats.coco.origin import Source
-from ..formats.files import Files
-from ..reading.opening import Opening
+from ..formats.coco.parse import parse
 from ..samples.locations import local_path, location
-from .annotations import parse
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu
-
-_NEW_NAMES = {  # of arguments that DALI has renamed, and still accepts
-    "dump_meta_files": "save_preprocessed_annotations",
-    "dump_meta_files_path": "save_preprocessed_annotations_dir",
-    "meta_files_path": "preprocessed_annotations",
-    "save_img_ids": "image_ids",
-}
 
 
 class AnnotationArguments(TypedDict, total=False):
@@ -54,21 +45,28 @@ class AnnotationArguments(TypedDict, total=False):
     skip_empty: bool | None
 
 
-ANNOTATION_DEFAULTS: dict[str, Any] = {
-    "annotations_file": "",
-    "include_iscrowd": True,
-    "preprocessed_annotations": "",
-    "save_preprocessed_annotations_dir": "",
-    "size_threshold": 0.1,
-}
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """The arguments beside `CocoOptions`, also by names that DALI has renamed."""
+
+    annotations_file: PathLike | None = ""
+    dump_meta_files: bool | None = False
+    dump_meta_files_path: PathLike | None = None
+    file_root: PathLike | None = None
+    masks: bool | None = False
+    meta_files_path: PathLike | None = None
+    preprocessed_annotations: PathLike | None = ""
+    save_img_ids: bool | None = False
+    save_preprocessed_annotations: bool | None = False
+    save_preprocessed_annotations_dir: PathLike | None = ""
 
 
 class CocoArguments(AnnotationArguments, DaliArguments, total=False):
     """The arguments of `coco`."""
 
 
-@takes_arguments(**ANNOTATION_DEFAULTS)
-def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
+@makes_reader(_Places, CocoOptions)
+def coco(**given: Unpack[CocoArguments]) -> Prepared[tuple[DataNode, ...]]:
     """`fn.readers.coco` with a choice of storage backend.
 
     The arguments are the same, and so are the images, annotations, order, shards and epochs, bit
@@ -76,9 +74,8 @@ def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
 
     Args:
         file_root: the directory or the URL of the names of images.
-        annotations_file: the JSON file, a path or a URL. Each entry is checked for anything that
-            makes DALI's parser lose annotations, crash, or never return. The check costs more time
-            than the parser.
+        annotations_file: the JSON file, a path or a URL. Anything that makes DALI's parser lose
+            annotations, crash, or never return is refused.
         preprocessed_annotations: instead, a directory written by DALI or
             `python -m dali_storage index --coco`. The latter records its source: then
             `annotations_file` and the arguments below may be given as well, and are compared.
@@ -125,33 +122,33 @@ def coco(**given: Unpack[CocoArguments]) -> tuple[DataNode, ...]:
 
     The running pipeline raises the errors of `readers.file`.
     """
-    arguments = complete(coco, given)
-    return add_reader(opening=prepare_coco(arguments, given), **in_graph(arguments))
-
-
-def prepare_coco(arguments: Mapping[str, Any], given: Collection[str]) -> Opening:
-    """The `Opening` of `coco`, from its arguments by name; `given` names the explicit ones."""
-    on_cpu(arguments["device"], "annotations are in host memory")
-    arguments = _renamed(arguments)
-    if arguments["file_root"] is None:
+    common, own = pick(Common, given), pick(_Places, given)
+    on_cpu(common.device, "annotations are in host memory")
+    in_coordinates = dali_flag("masks", own.masks)
+    if own.file_root is None:
         raise ValueError("file_root must be given: the directory or URL of the images")
-    root = location("file_root", arguments["file_root"])
-    options = CocoOptions.of(arguments, given)
+    root = location("file_root", own.file_root)
+    new_names: dict[str, Any] = {"polygon_masks": True} if in_coordinates else {}
+    new_names |= {"image_ids": own.save_img_ids} if own.save_img_ids else {}
+    options = CocoOptions.of({**given, **new_names}, given)
     if options.pixelwise_masks:
         masks.package()
-    name = location("annotations_file", arguments["annotations_file"] or b"")
-    folder = os.fsdecode(_local(arguments, "preprocessed_annotations"))
-    target = os.fsdecode(_local(arguments, "save_preprocessed_annotations_dir"))
+    name = location("annotations_file", own.annotations_file or b"")
+    folder = _local("preprocessed_annotations", own.meta_files_path or own.preprocessed_annotations)
+    target = _local(
+        "save_preprocessed_annotations_dir",
+        own.dump_meta_files_path or own.save_preprocessed_annotations_dir,
+    )
     if not (name or folder):
         raise ValueError("one of annotations_file and preprocessed_annotations must be given")
     saves = "save_preprocessed_annotations"
-    if dali_flag(saves, arguments[saves]) != bool(target):
+    if dali_flag(saves, own.dump_meta_files or own.save_preprocessed_annotations) != bool(target):
         raise ValueError(f"{saves} and {saves}_dir must be given together")
     if target and folder:
         raise ValueError(f"{saves} and preprocessed_annotations cannot both be given")
 
     def find(_: Any, remote: Remote | None) -> Catalog:
-        source = source_of(name, remote) if name else None
+        source = Source.of(name, remote) if name else None
         if folder:
             content = dump.load(folder)
             made = origin.require_same(folder, content, options, source)
@@ -159,30 +156,12 @@ def prepare_coco(arguments: Mapping[str, Any], given: Collection[str]) -> Openin
         else:
             assert source is not None
             names, annotations = parse(source, options, target)
-        if dali_flag("masks", arguments["masks"]):
+        if in_coordinates:
             annotations = annotations.in_coordinates()
         return CocoCatalog.of(names, root, annotations)
 
-    return prepare(arguments, find, Coco(options), names=[root])
+    return prepare(common, find, Coco(options), names=[root])
 
 
-def _renamed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments by their new names."""
-    found = dict(arguments)
-    for old, new in _NEW_NAMES.items():
-        if found[old]:
-            found[new] = found[old]
-    if dali_flag("masks", found["masks"]):
-        found["polygon_masks"] = True
-    return found
-
-
-def _local(arguments: Mapping[str, Any], name: str) -> bytes:
-    return local_path(name, arguments[name]) if arguments[name] else b""
-
-
-def source_of(name: bytes, remote: Remote | None = None) -> Source:
-    """The annotations of a name; a lone URL is read by a backend without options."""
-    if scheme(name) and remote is None:
-        remote = registry.load(registry.choose(None, [name])).remote()
-    return Source(name, Files(remote))
+def _local(name: str, value: PathLike | None) -> str:
+    return os.fsdecode(local_path(name, value)) if value else ""

@@ -4,20 +4,22 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree, join_path
 from ..contract.objects import Remote, scheme
-from ..dali import add_reader
+from ..dali import Common
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.pieces import Pieces
-from ..reading.opening import Find, Opening
+from ..reading.opening import Find
 from ..samples import templates
 from ..samples.locations import file_names, location, require_urls
 from ..samples.patterns import PATH_TYPES, as_list
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments, with_names
+from .arguments import DaliArguments, Prepared, makes_reader, prepare
+from .containers import with_names
 
 FilesOfOutput: TypeAlias = PathLike | Sequence[PathLike]
 """A template with one `{}`, or the file of each sample."""
@@ -25,7 +27,7 @@ FilesOfOutput: TypeAlias = PathLike | Sequence[PathLike]
 _Found: TypeAlias = tuple[list[bytes], Find]
 
 
-@takes_arguments()
+@makes_reader(samples=["files", "file_root", "keys", "labels", "missing"])
 def columns(
     files: Mapping[str, FilesOfOutput] | Sequence[FilesOfOutput],
     *,
@@ -34,7 +36,7 @@ def columns(
     labels: Column | None = None,
     missing: str = "error",
     **given: Unpack[DaliArguments],
-) -> Any:
+) -> Prepared[Any]:
     """Samples of several files each: image and mask, left and right, low and high resolution.
 
     The order and all other arguments are as in `readers.file`.
@@ -71,34 +73,36 @@ def columns(
         OSError: a directory or the file of keys cannot be read, or a URL cannot be listed.
         BackendUnavailable, RuntimeError: as `readers.file`, like all errors of the pipeline.
     """
-    arguments = complete(columns, given, locals())
-    nodes = add_reader(opening=prepare_columns(arguments), **in_graph(arguments))
-    return with_names(files, nodes) if isinstance(files, Mapping) else nodes
-
-
-def prepare_columns(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `columns`, from its arguments by name; others are ignored."""
-    files, root, missing = (arguments[name] for name in ("files", "file_root", "missing"))
-    if not isinstance(files, Mapping):
-        files = dict(enumerate(as_list("files", files, PATH_TYPES)))
-    given = {f"files[{name!r}]": each for name, each in files.items()}
-    of_templates = [isinstance(each, PATH_TYPES) for each in given.values()]
-    if not given or any(of_templates) != all(of_templates):
+    common = Common(**given)
+    every = files if isinstance(files, Mapping) else enumerate(as_list("files", files, PATH_TYPES))
+    entries = {f"files[{name!r}]": each for name, each in dict(every).items()}
+    of_templates = [isinstance(each, PATH_TYPES) for each in entries.values()]
+    if not entries or any(of_templates) != all(of_templates):
         what = "files must have an entry for each output, all templates or all lists of files"
-        raise ValueError(f"{what}, not {arguments['files']!r:.80}")
+        raise ValueError(f"{what}, not {files!r:.80}")
     if missing not in ("error", "skip"):
         raise ValueError(f"missing must be 'error' or 'skip', not {missing!r}")
-    root = b"" if root is None else location("file_root", root)
-    firsts, find = (_by_templates if any(of_templates) else _by_lists)(given, root, arguments)
+    root = b"" if file_root is None else location("file_root", file_root)
+    if any(of_templates):
+        firsts, find = _by_templates(entries, root, keys, labels, skip=missing == "skip")
+    elif keys is not None or missing != "error":
+        raise ValueError("keys and missing are for templates, but files are lists")
+    else:
+        firsts, find = _by_lists(entries, root, labels)
     if urls := len([*filter(scheme, firsts)]):
         require_urls("files", urls, len(firsts), root or None)
-    fmt = Pieces("columns", "Columns", len(given), labels=arguments["labels"] is not None)
-    return prepare(arguments, find, fmt, names=[root or firsts[0]])
+    fmt = Pieces("columns", "Columns", len(entries), labels=labels is not None)
+    prepared = prepare(common, find, fmt, names=[root or firsts[0]])
+    if isinstance(files, Mapping):
+        return prepared.returning(partial(with_names, files))
+    return prepared
 
 
-def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
+def _by_templates(
+    given: Mapping[str, Any], root: bytes, keys: Any, labels: Column | None, *, skip: bool
+) -> _Found:
     """The fixed beginnings of all templates, and a function that finds the samples."""
-    keys, labels, path = arguments["keys"], arguments["labels"], b""
+    path = b""
     parsed = [templates.Template.parse(name, each) for name, each in given.items()]
     firsts = [each.before for each in parsed]
     if labels is not None and keys is None:
@@ -121,21 +125,17 @@ def _by_templates(given: Mapping[str, Any], root: bytes, arguments: Mapping[str,
                 lines = next(opened).read().removeprefix(BOM_UTF8).split(b"\n")
             wanted = templates.checked_keys(f"keys{source}", filter(None, map(bytes.strip, lines)))
         numbers = None if labels is None else labels_column(labels, len(wanted))
-        skip = arguments["missing"] == "skip"
         return templates.find(parsed, root, wanted, numbers, source, skip=skip, remote=remote)
 
     return firsts, find
 
 
-def _by_lists(given: Mapping[str, Any], root: bytes, arguments: Mapping[str, Any]) -> _Found:
+def _by_lists(given: Mapping[str, Any], root: bytes, labels: Column | None) -> _Found:
     """The first file of each list, and a function that makes the samples."""
-    if arguments["keys"] is not None or arguments["missing"] != "error":
-        raise ValueError("keys and missing are for templates, but files are lists")
     lists = [file_names(name, each) for name, each in given.items()]
     if len({*map(len, lists)}) > 1:
         counts = ", ".join(f"{n} has {len(it):,}" for n, it in zip(given, lists, strict=True))
         raise ValueError(f"files must be lists of one length: {counts}")
-    labels = arguments["labels"]
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         names = [name for row in zip(*lists, strict=True) for name in row]

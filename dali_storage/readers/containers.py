@@ -1,12 +1,13 @@
-"""Further arguments of several readers, in addition to `arguments`."""
+"""What several readers share, in addition to `arguments`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..contract.objects import scheme
+from ..dali import DataNode
 from ..samples.locations import file_names
-from .arguments import DaliArguments
+from .arguments import DaliArguments, Nodes
 
 
 class DirectArguments(DaliArguments, total=False):
@@ -39,3 +40,15 @@ def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[
         what = f"{len(names)} for {len(containers)} files"
         raise ValueError(f"{argument} must have one index for each file, not {what}")
     return names
+
+
+def one_or_all(nodes: Nodes) -> DataNode | Nodes:
+    """Return a single node, or all."""
+    return nodes if len(nodes) > 1 else nodes[0]
+
+
+def with_names(names: Iterable[str], nodes: Nodes) -> dict[str, DataNode] | tuple[Any, ...]:
+    """Return a dict of the named nodes; with unnamed ones, a tuple of the dict and the others."""
+    named = dict(zip(names, nodes, strict=False))
+    more = nodes[len(named) :]
+    return (named, *more) if more else named

@@ -1,17 +1,26 @@
 """`readers.file`: files as samples."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode, add_reader
-from ..reading.opening import Find, Opening
+from ..dali import Common, DataNode, add_reader, leaving_out, samples_of
+from ..reading.opening import Find
 from ..samples import discovery
-from ..samples.exclusion import without
-from ..samples.locations import file_names, local_path, locations
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from ..samples.locations import file_names
+from ..samples.patterns import Patterns
+from .arguments import (
+    DaliArguments,
+    Nodes,
+    Prepared,
+    makes_reader,
+    pick,
+    prepare,
+    refuse_unknown,
+    spec_of,
+)
 
 
 class SampleArguments(discovery.Filters, total=False):
@@ -29,8 +38,26 @@ class FileArguments(SampleArguments, DaliArguments, total=False):
     exclude: PathLike | None
 
 
-@takes_arguments(file_filters=discovery.DEFAULT_FILE_FILTERS)
-def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
+@dataclass(frozen=True, kw_only=True)
+class _Samples:
+    """The same as a value, with the defaults."""
+
+    case_sensitive_filter: bool | None = False
+    dir_filters: Patterns | None = None
+    file_filters: Patterns | None = discovery.DEFAULT_FILE_FILTERS
+    file_list: PathLike | None = None
+    file_root: PathLike | None = None
+    files: PathLike | Sequence[PathLike] | None = None
+    labels: int | Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen(_Samples):
+    exclude: PathLike | None = None
+
+
+@makes_reader(_Chosen, samples=_Chosen.__annotations__ | _Samples.__annotations__)
+def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
     """`fn.readers.file` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
@@ -201,24 +228,21 @@ def file(**given: Unpack[FileArguments]) -> tuple[DataNode, ...]:
     in DALI. With device="gpu" it is empty. With `return_index`,
     `readers.catalog(pipe, name).path(index)` is the path of a sample.
     """
-    arguments = complete(file, given)
-    return add_reader(opening=prepare_file(arguments), **in_graph(arguments))
+    return _prepared(None, given)
 
 
-def read_files(find: Find | None, /, **given: Any) -> tuple[DataNode, ...]:
+def read_files(find: Find | None, /, **given: Any) -> Nodes:
     """`file` with its arguments; `find` finds the samples, unless it is None."""
-    arguments = complete(file, given)
-    return add_reader(opening=prepare_file(arguments, find), **in_graph(arguments))
+    refuse_unknown("file", given, spec_of(file).defaults)
+    return add_reader(**_prepared(find, given).in_graph())
 
 
-def prepare_file(arguments: Mapping[str, Any], find: Find | None = None) -> Opening:
-    """The `Opening` of `file`, from its arguments by name; others are ignored."""
-    samples = {name: arguments[name] for name in SampleArguments.__annotations__}
-    if samples["files"] is not None:
-        samples["files"] = file_names("files", samples["files"])
-    names = locations(samples["file_root"], samples["files"], samples["file_list"])
-    every = find or partial(discovery.discover, **samples)
-    if (exclude := arguments.get("exclude")) is not None:
-        local_path("exclude", exclude)
-        return prepare(arguments, lambda *it: without(every(*it), exclude), Format(), names=names)
-    return prepare(arguments, every, Format(), names=names)
+def _prepared(find: Find | None, given: Mapping[str, Any]) -> Prepared[Nodes]:
+    samples, exclude = pick(_Samples, given), pick(_Chosen, given).exclude
+    if samples.files is not None:
+        samples = replace(samples, files=file_names("files", samples.files))
+    every, names = samples_of(vars(samples))
+    find = find or every
+    if exclude is not None:
+        find = leaving_out(exclude, find)
+    return prepare(pick(Common, given), find, Format(), names=names)

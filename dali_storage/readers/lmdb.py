@@ -1,20 +1,19 @@
 """`readers.lmdb`: the values of LMDB files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.objects import Remote
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.lmdb import index
-from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import Nodes, Prepared, ReaderArguments, makes_reader, prepare
 from .containers import index_names
 
 
@@ -23,7 +22,7 @@ class _Values(Format):
     schema = "Lmdb"
 
 
-@takes_arguments()
+@makes_reader(samples=["path", "index_path", "labels"])
 def lmdb(
     *,
     path: PathLike | Sequence[PathLike],
@@ -31,7 +30,7 @@ def lmdb(
     labels: Column | None = None,
     shuffle: str = "dali",
     **given: Unpack[ReaderArguments],
-) -> tuple[DataNode, ...]:
+) -> Prepared[tuple[DataNode, ...]]:
     """The values of LMDB files, in the order of their keys; DALI has no such reader.
 
     Neither LMDB nor its package is needed. For all other arguments see `readers.file`. For records
@@ -69,25 +68,27 @@ def lmdb(
 
         * ContainerChangedError, StaleMapError: a file has been written since the values were found.
     """
-    arguments = complete(lmdb, given, locals())
-    return add_reader(opening=prepare_lmdb(arguments), **in_graph(arguments))
+    return prepare_values(Common(**given), _Values(), path, index_path, labels, shuffle=shuffle)
 
 
-def prepare_lmdb(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `lmdb`, from its arguments by name; others are ignored."""
-    return prepare_values(arguments, _Values())
-
-
-def prepare_values(arguments: Mapping[str, Any], fmt: Format) -> Opening:
-    """The `Opening` of a reader of LMDB files; `fmt` makes its outputs."""
-    paths = file_names("path", arguments["path"])
-    indexes = index_names("index_path", arguments["index_path"], paths)
+def prepare_values(
+    common: Common,
+    fmt: Format,
+    path: PathLike | Sequence[PathLike],
+    index_path: PathLike | Sequence[PathLike] | None,
+    labels: Column | None = None,
+    *,
+    shuffle: str,
+) -> Prepared[Nodes]:
+    """Prepare a reader of LMDB files; `fmt` makes its outputs. The others are as in `lmdb`."""
+    paths = file_names("path", path)
+    indexes = index_names("index_path", index_path, paths)
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         # The backend may have a map of missing files.
         found = index.find(paths, indexes, Files(remote), tree() is not None)
         if not fmt.labels:
             return found
-        return replace(found, labels=labels_column(arguments["labels"], found.delivered))
+        return replace(found, labels=labels_column(labels, found.delivered))
 
-    return prepare(arguments, find, fmt, names=paths, shuffle=arguments["shuffle"])
+    return prepare(common, find, fmt, names=paths, shuffle=shuffle)

@@ -5,17 +5,16 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.manifest import lines
 from ..formats.manifest.segments import Segments
-from ..reading.opening import Opening
 from ..samples.locations import file_names, location
-from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
-from .containers import on_cpu
+from .arguments import Nodes, Prepared, ReaderArguments, makes_reader, prepare
+from .containers import on_cpu, one_or_all
 
 
-@takes_arguments()
+@makes_reader()
 def manifest(
     *,
     manifests: PathLike | Sequence[PathLike],
@@ -25,7 +24,7 @@ def manifest(
     return_rate: bool = False,
     file_root: PathLike | None = None,
     **given: Unpack[ReaderArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """Files named in manifests, and columns of the manifests, in the order of `readers.file`.
 
     A manifest has a JSON object on each line, for example
@@ -70,35 +69,30 @@ def manifest(
         * ContainerChangedError: a file has changed since its size was read (sizes are read if any
           segment begins later than its file).
     """
-    arguments = complete(manifest, given, locals())
-    nodes = add_reader(opening=prepare_manifest(arguments), **in_graph(arguments))
-    data, _, _, rate, _, *more = nodes
-    chosen = [*[rate] * dali_flag("return_rate", arguments["return_rate"]), *more]
-    return (data, *chosen) if chosen else data
-
-
-def prepare_manifest(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `manifest`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "headers are parsed on the CPU")
-    paths = file_names("manifests", arguments["manifests"])
-    root = b"" if (given := arguments["file_root"]) is None else location("file_root", given)
-    key, segments = arguments["path"], arguments["segments"]
-    segments = segments is None or dali_flag("segments", segments)
-    if not isinstance(key, str):
-        raise TypeError(f"path must be the key of a path, not {key!r}")
-    columns = arguments["columns"] or {}
-    if not isinstance(columns, Mapping):
-        raise TypeError(f"columns must be keys and their types, not {columns!r}")
-    for name, kind in columns.items():
+    common = Common(**given)
+    on_cpu(common.device, "headers are parsed on the CPU")
+    paths = file_names("manifests", manifests)
+    root = b"" if file_root is None else location("file_root", file_root)
+    parts = dali_flag("segments", segments, default=True)
+    if not isinstance(path, str):
+        raise TypeError(f"path must be the key of a path, not {path!r}")
+    kinds = columns or {}
+    if not isinstance(kinds, Mapping):
+        raise TypeError(f"columns must be keys and their types, not {kinds!r}")
+    for name, kind in kinds.items():
         if not isinstance(name, str) or not any(kind is each for each in (str, int, float)):
             raise TypeError(f"columns must be keys and str, int or float, not {name!r}: {kind!r}")
-    rates = dali_flag("return_rate", arguments["return_rate"])
-    fmt = Segments([*columns.values()], "manifest", rates=rates)
+    rates = dali_flag("return_rate", return_rate)
+    fmt = Segments([*kinds.values()], "manifest", rates=rates)
 
     def find(tree: Any, remote: Any) -> Any:
         files = Files(remote)
-        found = lines.read(paths, key, columns, root=root, segments=segments, files=files)
+        found = lines.read(paths, path, kinds, root=root, segments=parts, files=files)
         return fmt.find(found, files)
 
-    names = [root] if root else lines.first_path(paths[0], key)
-    return prepare(arguments, find, fmt, names=[*names, *paths])
+    def chosen(nodes: Nodes) -> DataNode | Nodes:
+        data, _, _, rate, _, *more = nodes
+        return one_or_all((data, *[rate] * rates, *more))
+
+    names = [root] if root else lines.first_path(paths[0], path)
+    return prepare(common, find, fmt, names=[*names, *paths]).returning(chosen)

@@ -3,61 +3,40 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from inspect import Parameter, signature
-from typing import Any, NamedTuple, Unpack
-from weakref import WeakKeyDictionary
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote
 from ..contract.options import dali_flag
-from ..dali import add_reader
-from ..order.sampling.datasets import DataSet, mixture_of
-from ..order.sampling.stream import SampleStream
-from ..reading.opening import Opening
+from ..dali import Common
 from ..samples.joining import join
-from .arguments import ReaderArguments, complete, in_graph, takes_arguments, with_names
-from .caffe import caffe, prepare_caffe
-from .caffe2 import caffe2, prepare_caffe2
-from .columns import columns, prepare_columns
-from .files import SampleArguments, file, prepare_file
-from .lmdb import lmdb, prepare_lmdb
-from .npy import numpy, prepare_numpy
-from .recordio import mxnet, prepare_mxnet
-from .records import prepare_records, records
-from .sampling import data_set_of, refuse_order_of_dali, seed_of
-from .tfrecord import prepare_tfrecord, tfrecord
-from .webdataset import prepare_webdataset, webdataset
+from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
+from .caffe import caffe
+from .caffe2 import caffe2
+from .columns import columns
+from .files import file
+from .lmdb import lmdb
+from .npy import numpy
+from .recordio import mxnet
+from .records import records
+from .tfrecord import tfrecord
+from .webdataset import webdataset
+
+if TYPE_CHECKING:
+    from ..order.sampling.stream import SampleStream
 
 
-class _Kind(NamedTuple):
-    """A reader with samples that can be mixed.
-
-    Attributes:
-        reader: the reader, which describes the arguments.
-        prepare: returns the `Opening` of the reader.
-        own: the arguments that choose samples; each source has its own.
-    """
-
-    reader: Any
-    prepare: Callable[[Mapping[str, Any]], Opening]
-    own: Sequence[str]
-
-
-_KINDS = {
-    "caffe": _Kind(caffe, prepare_caffe, ["path", "index_path"]),
-    "caffe2": _Kind(caffe2, prepare_caffe2, ["path", "index_path"]),
-    "columns": _Kind(columns, prepare_columns, ["files", "file_root", "keys", "labels", "missing"]),
-    "file": _Kind(file, prepare_file, [*SampleArguments.__annotations__, "exclude"]),
-    "lmdb": _Kind(lmdb, prepare_lmdb, ["path", "index_path", "labels"]),
-    "mxnet": _Kind(mxnet, prepare_mxnet, ["path", "index_path"]),
-    "numpy": _Kind(numpy, prepare_numpy, ["file_root", "files", "file_list", "file_filter"]),
-    "records": _Kind(records, prepare_records, ["files", "offsets", "sizes", "file_ids", "labels"]),
-    "tfrecord": _Kind(tfrecord, prepare_tfrecord, ["path", "index_path"]),
-    "webdataset": _Kind(webdataset, prepare_webdataset, ["paths", "index_paths"]),
+_READERS = {
+    it.name: it
+    for it in map(
+        spec_of,
+        [caffe, caffe2, columns, file, lmdb, mxnet, numpy, records, tfrecord, webdataset],
+    )
 }
 
 
-@takes_arguments()
+@makes_reader()
 def mix(
     sources: Mapping[str, Mapping[str, Any]],
     *,
@@ -68,7 +47,7 @@ def mix(
     reader: str = "file",
     format_options: Mapping[str, Any] | None = None,
     **given: Unpack[ReaderArguments],
-) -> Any:
+) -> Prepared[Any]:
     """Samples of several data sets, interleaved by weights: exactly, and resumable.
 
     There is one endless stream of samples for all ranks. After any number of samples, each source
@@ -111,15 +90,19 @@ def mix(
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable: as the reader; or a weight is wrong.
     """
-    arguments = complete(mix, given, locals())
-    if reader not in _KINDS:
-        raise ValueError(f"reader must be one of {', '.join(_KINDS)}, not {reader!r}")
-    if arguments["order"] is not None:
+    common = Common(**given)
+    if reader not in _READERS:
+        raise ValueError(f"reader must be one of {', '.join(_READERS)}, not {reader!r}")
+    if common.order is not None:
         raise ValueError("order is for one data set: give readers.mix weights instead")
-    refuse_order_of_dali("readers.mix", arguments)
-    openings = _openings(_KINDS[reader], sources, arguments, format_options or {})
-    labels, names = _labels(labels, sources), _names(reader, sources, format_options or {})
-    parts = WeakKeyDictionary[Catalog, dict[str, DataSet]]()  # of the joined catalogs
+    from ..order.sampling.arguments import data_set_of, ordering_of, refuse_order_of_dali, seed_of
+    from ..order.sampling.datasets import mixture_of
+
+    refuse_order_of_dali("readers.mix", vars(common))
+    found = _prepared(_READERS[reader], sources, given, format_options or {})
+    openings = {name: each.opening for name, each in found.items()}
+    labels = _labels(labels, sources)
+    _require_same_names(reader, sources)
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         found: dict[str, Catalog] = {}
@@ -128,71 +111,68 @@ def mix(
                 found[name] = each.find(tree, remote)
         catalog = join(found, labels)
         weights = {name: sources[name].get("weights") for name in found}
-        parts[catalog] = {name: data_set_of(found[name], weights[name]) for name in found}
+        sets = {name: data_set_of(found[name], weights[name]) for name in found}
+        catalog.sidecar["data sets"] = sets
         return catalog
 
+    def stream(catalog: Catalog) -> "SampleStream":
+        return mixture_of(
+            catalog.sidecar.pop("data sets"),
+            common.weights,
+            schedule,
+            seed=seed_of(common.seed),
+            epoch_size=common.epoch_size,
+            listed=not dali_flag("shuffle", shuffle),
+        )
+
+    first = next(iter(found.values()))
     opening = replace(
-        next(iter(openings.values())),
+        first.opening,
         find=find,
         names=[name for each in openings.values() for name in each.names[:1]],
-        stream=lambda it: _stream(parts.pop(it), arguments),
+        ordering=ordering_of(stream),
     )
-    nodes = add_reader(
-        opening=opening,
-        with_source=dali_flag("return_source", return_source),
-        **in_graph(arguments),
-    )
-    if names is not None:
-        return with_names(names, nodes)
-    return nodes if len(nodes) > 1 or reader == "columns" else nodes[0]
+    with_source = dali_flag("return_source", return_source)
+    return replace(first, opening=opening, common=common, with_source=with_source)
 
 
-def _names(
-    reader: str, sources: Mapping[str, Mapping[str, Any]], format_options: Mapping[str, Any]
-) -> Sequence[str] | None:
-    """The names of the outputs, if they are in a dict."""
-    if reader == "tfrecord":
-        return [*format_options["features"]]
+def _require_same_names(reader: str, sources: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse sources of several files with different names of outputs."""
     files = [it["files"] for it in sources.values()] if reader == "columns" else [()]
     first, *others = [[*it] if isinstance(it, Mapping) else None for it in files]
     if any(other != first for other in others):
         raise ValueError("sources must all have the same names of outputs in files, in one order")
-    return first
 
 
-def _openings(
-    kind: _Kind,
+def _prepared(
+    spec: ReaderSpec,
     sources: Mapping[str, Mapping[str, Any]],
-    arguments: Mapping[str, Any],
+    common: Mapping[str, Any],
     format_options: Mapping[str, Any],
-) -> dict[str, Opening]:
-    """The `Opening` of each source."""
+) -> dict[str, Prepared[Any]]:
+    """The reader of each source."""
     if not isinstance(sources, Mapping) or not sources:
         raise TypeError(f"sources must be a mapping of names to arguments, not {sources!r:.80}")
-    parameters = signature(kind.reader).parameters.values()
-    defaults = {it.name: it.default for it in parameters if it.default is not Parameter.empty}
-    common = {name: arguments[name] for name in ReaderArguments.__annotations__ if name in defaults}
-    # Any value means an order other than DALI's.
-    common |= {"weights": None, "order": None, "epoch_size": 1}
-    own = {*kind.own}
-    formats = {it.name for it in parameters} - own - {*common, "shuffle"}
+    # Any epoch_size means an order other than DALI's.
+    common = {**common, "order": None, "epoch_size": 1}
+    formats = spec.defaults.keys() - spec.samples - {*ReaderArguments.__annotations__, "shuffle"}
     _require("format_options", format_options, formats)
-    openings = {}
+    found = {}
     for name, given in sources.items():
         if not isinstance(name, str) or not isinstance(given, Mapping):
             raise TypeError(f"sources must be names and arguments, not {name!r}: {given!r:.80}")
-        _require(f"source {name!r}", given, own | {"weights"})
-        merged = {**defaults, **common, **format_options, **given, "weights": None}
-        for each in parameters:
-            if each.name not in merged:
-                where = f"source {name!r}" if each.name in own else "format_options"
-                raise ValueError(f"{where} needs {each.name}, see readers.{kind.reader.__name__}")
+        _require(f"source {name!r}", given, spec.samples | {"weights"})
+        merged = {**common, **format_options, **given, "weights": None}
+        for each, default in spec.defaults.items():
+            if default is Parameter.empty and each not in merged:
+                where = f"source {name!r}" if each in spec.samples else "format_options"
+                raise ValueError(f"{where} needs {each}, see readers.{spec.name}")
         with _noting(name):
-            openings[name] = kind.prepare(merged)
-    if len({each.remote for each in openings.values()}) > 1:
-        urls = ", ".join(repr(name) for name, each in openings.items() if each.remote)
+            found[name] = spec.prepare(**merged)
+    if len({each.opening.remote for each in found.values()}) > 1:
+        urls = ", ".join(repr(name) for name, each in found.items() if each.opening.remote)
         raise ValueError(f"sources must all be URLs or all be paths, but only {urls} has URLs")
-    return openings
+    return found
 
 
 @contextmanager
@@ -226,15 +206,3 @@ def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str
                     "files and file_list"
                 )
     return labels
-
-
-def _stream(parts: Mapping[str, DataSet], arguments: Mapping[str, Any]) -> SampleStream:
-    """The stream of the mixture."""
-    return mixture_of(
-        parts,
-        arguments["weights"],
-        arguments["schedule"],
-        seed=seed_of(arguments),
-        epoch_size=arguments["epoch_size"],
-        listed=not dali_flag("shuffle", arguments["shuffle"]),
-    )

@@ -1,6 +1,8 @@
 """`readers.nemo_asr`: speech named in manifests of NeMo."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from math import isfinite
 from typing import Any, Unpack
 
@@ -12,27 +14,15 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.objects import Remote
 from ..contract.options import dali_flag, dali_number
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.manifest import lines
 from ..formats.manifest.segments import Segments
-from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
-from .containers import on_cpu
+from .arguments import DaliArguments, Nodes, Prepared, makes_reader, pick, prepare
+from .containers import on_cpu, one_or_all
 
 _PATH = "audio_filepath"
-_DEFAULTS: dict[str, Any] = {
-    "downmix": True,
-    "dtype": types.FLOAT,
-    "max_duration": 0.0,
-    "min_duration": 0.0,
-    "quality": 50.0,
-    "read_idxs": False,
-    "read_sample_rate": True,
-    "read_text": True,
-    "sample_rate": -1.0,
-}
 
 
 class NemoArguments(DaliArguments, total=False):
@@ -49,12 +39,51 @@ class NemoArguments(DaliArguments, total=False):
     sample_rate: float | None
 
 
-@takes_arguments(**_DEFAULTS)
+@dataclass(frozen=True, kw_only=True)
+class _Speech:
+    """The arguments of this reader alone, checked; None is the default."""
+
+    downmix: bool = True
+    dtype: Any = types.FLOAT
+    max_duration: float = 0.0
+    min_duration: float = 0.0
+    quality: float = 50.0
+    read_idxs: bool = False
+    read_sample_rate: bool = True
+    read_text: bool = True
+    sample_rate: float = -1.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if value is None:
+                value = default
+            elif isinstance(default, bool):
+                value = dali_flag(field.name, value)
+            elif isinstance(default, float):
+                value = _float32(field.name, value)
+            object.__setattr__(self, field.name, value)
+        if self.dtype not in (types.FLOAT, types.INT16, types.INT32):
+            known = "FLOAT, INT16 or INT32 of nvidia.dali.types"
+            raise ValueError(f"dtype must be {known}, not {self.dtype!r}")
+        if not 0 <= self.quality <= 100:
+            raise ValueError(f"quality must be from 0 to 100, not {self.quality}")
+
+
+def _float32(name: str, given: Any) -> float:
+    with np.errstate(over="ignore"):
+        value = float(np.float32(dali_number(name, given)))  # as in DALI
+    if not isfinite(value):
+        raise ValueError(f"{name} must be a finite float32, not {given}")
+    return value
+
+
+@makes_reader(_Speech)
 def nemo_asr(
     *,
     manifest_filepaths: PathLike | Sequence[PathLike],
     **given: Unpack[NemoArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.nemo_asr` with a choice of storage backend.
 
     The arguments are the same, and so are audio, rate, text, index, order, shards and epochs, bit
@@ -103,11 +132,31 @@ def nemo_asr(
         * RuntimeError, by DALI and without a name: a file cannot be decoded; or a segment of a file
           other than plain WAV begins behind the end.
     """
-    arguments = complete(nemo_asr, given, locals())
-    arguments |= _own(arguments) | {"pinned": arguments["pinned"] or False}
-    dtype, mono, quality = (arguments[name] for name in ("dtype", "downmix", "quality"))
-    target = arguments["sample_rate"]
-    nodes = add_reader(opening=prepare_nemo_asr(arguments), **in_graph(arguments))
+    own, common = pick(_Speech, given), pick(Common, given)
+    on_cpu(common.device, "sound is decoded on the CPU")
+    paths = file_names("manifest_filepaths", manifest_filepaths)
+    limits = own.min_duration, own.max_duration
+    columns: dict[str, lines.Kind] = {"text": str} if own.read_text else {}
+    # The decoder returns the rate of its output.
+    rates = own.read_sample_rate and own.sample_rate > 0
+    fmt = Segments([*columns.values()], "nemo_asr", rates=rates, decoded=True)
+
+    def find(tree: Any, remote: Remote | None) -> Catalog:
+        files = Files(remote)
+        found = lines.read(paths, _PATH, columns, dali=limits, files=files)
+        return fmt.find(found, files)
+
+    return prepare(
+        replace(common, pinned=common.pinned or False),
+        find,
+        fmt,
+        names=[*lines.first_path(paths[0], _PATH), *paths],
+    ).returning(partial(_decoded, own))
+
+
+def _decoded(own: _Speech, nodes: Nodes) -> DataNode | Nodes:
+    """The outputs, decoded by operators of DALI."""
+    dtype, mono, quality, target = own.dtype, own.downmix, own.quality, own.sample_rate
     data, is_later, span, rate, idx, *more = nodes
 
     def decoded(data: DataNode, **options: Any) -> Any:
@@ -137,10 +186,10 @@ def nemo_asr(
         ), rate
 
     audio, rate = _either(is_later, [data, span, rate], cut_later, plain)
-    chosen = [rate] if arguments["read_sample_rate"] else []
-    chosen += [more.pop(0)] if arguments["read_text"] else []
-    chosen += [idx] if arguments["read_idxs"] else []
-    return (audio, *chosen, *more) if chosen or more else audio
+    chosen = [rate] if own.read_sample_rate else []
+    chosen += [more.pop(0)] if own.read_text else []
+    chosen += [idx] if own.read_idxs else []
+    return one_or_all((audio, *chosen, *more))
 
 
 def _either(
@@ -151,42 +200,3 @@ def _either(
     parts = zip(*(split(each, predicate=predicate) for each in inputs), strict=True)
     made = [branch(*part) for branch, part in zip(branches, parts, strict=True)]
     return [merge(*both, predicate=predicate) for both in zip(*made, strict=True)]
-
-
-def prepare_nemo_asr(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `nemo_asr`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "sound is decoded on the CPU")
-    paths = file_names("manifest_filepaths", arguments["manifest_filepaths"])
-    limits = arguments["min_duration"], arguments["max_duration"]
-    columns: dict[str, lines.Kind] = {"text": str} if arguments["read_text"] else {}
-    # The decoder returns the rate of its output.
-    rates = arguments["read_sample_rate"] and arguments["sample_rate"] > 0
-    fmt = Segments([*columns.values()], "nemo_asr", rates=rates, decoded=True)
-
-    def find(tree: Any, remote: Remote | None) -> Catalog:
-        files = Files(remote)
-        found = lines.read(paths, _PATH, columns, dali=limits, files=files)
-        return fmt.find(found, files)
-
-    return prepare(arguments, find, fmt, names=[*lines.first_path(paths[0], _PATH), *paths])
-
-
-def _own(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked arguments of this reader alone; None is the default."""
-    found = dict[str, Any]()
-    for name, default in _DEFAULTS.items():
-        value = default if arguments[name] is None else arguments[name]
-        if isinstance(default, bool):
-            value = dali_flag(name, value)
-        elif isinstance(default, float):
-            with np.errstate(over="ignore"):
-                value = float(np.float32(dali_number(name, value)))  # as in DALI
-            if not isfinite(value):
-                raise ValueError(f"{name} must be a finite float32, not {arguments[name]}")
-        found[name] = value
-    if found["dtype"] not in (types.FLOAT, types.INT16, types.INT32):
-        known = "FLOAT, INT16 or INT32 of nvidia.dali.types"
-        raise ValueError(f"dtype must be {known}, not {found['dtype']!r}")
-    if not 0 <= found["quality"] <= 100:
-        raise ValueError(f"quality must be from 0 to 100, not {found['quality']}")
-    return found

@@ -1,6 +1,7 @@
 """`readers.numpy`: .npy files as samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any, TypeAlias, TypedDict, Unpack
 
@@ -8,20 +9,18 @@ from nvidia.dali.data_node import DataNode as Tensor
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer, dali_number
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.npy import header
 from ..formats.npy.region import Region
-from ..reading.opening import Opening
-from ..samples.locations import file_names, locations
+from ..samples.finding import locations
+from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
-from .containers import on_cpu
+from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
+from .containers import on_cpu, one_or_all
 
 Integers: TypeAlias = int | Sequence[int] | None
 Fractions: TypeAlias = float | Sequence[float] | None
 
-_STARTS = "roi_start", "rel_roi_start"
-_ENDS = "roi_end", "rel_roi_end", "roi_shape", "rel_roi_shape"
 _PAD = "pad", "constant", "const", "fill"  # DALI's synonyms, in upper or lower case
 
 
@@ -46,21 +45,33 @@ class ArrayArguments(TypedDict, total=False):
     use_o_direct: bool | None
 
 
-ARRAY_DEFAULTS: dict[str, Any] = {
-    "file_filter": "*.npy",
-    "fill_value": 0.0,
-    "out_of_bounds_policy": "error",
-    "register_buffers": True,
-    "roi_axes": (),
-}
+@dataclass(frozen=True, kw_only=True)
+class _Arrays:
+    """The same as a value, without `use_o_direct`, which is in `Common`."""
+
+    cache_header_information: bool | None = False
+    file_filter: PathLike = "*.npy"
+    file_list: PathLike | None = None
+    file_root: PathLike | None = None
+    files: PathLike | Sequence[PathLike] | None = None
+    fill_value: float | None = 0.0
+    out_of_bounds_policy: str | None = "error"
+    register_buffers: bool | None = True
+    rel_roi_end: Fractions = None
+    rel_roi_shape: Fractions = None
+    rel_roi_start: Fractions = None
+    roi_axes: Integers = ()
+    roi_end: Integers = None
+    roi_shape: Integers = None
+    roi_start: Integers = None
 
 
 class NumpyArguments(ArrayArguments, DaliArguments, total=False):
     """The arguments of `numpy`."""
 
 
-@takes_arguments(**ARRAY_DEFAULTS)
-def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
+@makes_reader(_Arrays, samples=["file_root", "files", "file_list", "file_filter"])
+def numpy(**given: Unpack[NumpyArguments]) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.numpy` with a choice of storage backend.
 
     The arguments are the same, and so are the arrays, their order, shards and epochs, bit for bit.
@@ -104,40 +115,39 @@ def numpy(**given: Unpack[NumpyArguments]) -> DataNode | tuple[DataNode, ...]:
           from the first batch, which DALI does not permit for Python sources. `filename` is the
           path of the file.
     """
-    arguments = complete(numpy, given)
-    nodes = add_reader(opening=prepare_numpy(arguments), **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
-
-
-def prepare_numpy(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `numpy`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "headers are parsed on the CPU")
-    names = "file_root", "file_list", "files", "file_filter"
-    file_root, file_list, files, file_filter = map(arguments.get, names)
-    files = None if files is None else file_names("files", files)
+    common, own = pick(Common, given), pick(_Arrays, given)
+    on_cpu(common.device, "headers are parsed on the CPU")
+    file_root, file_list, file_filter = own.file_root, own.file_list, own.file_filter
+    files = None if own.files is None else file_names("files", own.files)
     return prepare(
-        arguments,
+        common,
         lambda tree, remote: header.find(file_root, file_list, files, file_filter, remote),
-        header.Npy(_region(arguments)),
+        header.Npy(_region(own)),
         names=locations(file_root, files, file_list),
-    )
+    ).returning(one_or_all)
 
 
-def _region(arguments: Mapping[str, Any]) -> Region | None:
+def _region(own: _Arrays) -> Region | None:
     """The region of interest, or None; the arguments are checked in any case."""
-    for names in (_STARTS, _ENDS):
-        given = [name for name in names if arguments[name] is not None]
+    starts = {"roi_start": own.roi_start, "rel_roi_start": own.rel_roi_start}
+    ends = {
+        "roi_end": own.roi_end,
+        "rel_roi_end": own.rel_roi_end,
+        "roi_shape": own.roi_shape,
+        "rel_roi_shape": own.rel_roi_shape,
+    }
+    for each in (starts, ends):
+        given = [name for name, value in each.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cannot both be given")
-    numbers = {name: _numbers(name, arguments[name]) for name in (*_STARTS, *_ENDS)}
-    axes = _numbers("roi_axes", arguments["roi_axes"])
-    given_policy, given_fill = arguments["out_of_bounds_policy"], arguments["fill_value"]
-    policy = "error" if given_policy is None else str(given_policy)
+    numbers = {name: _numbers(name, value) for name, value in (starts | ends).items()}
+    axes = _numbers("roi_axes", own.roi_axes)
+    policy = "error" if own.out_of_bounds_policy is None else str(own.out_of_bounds_policy)
     policy = "pad" if policy.lower() in _PAD else policy
     if policy not in ("error", "pad", "trim_to_shape"):
         known = "'error', 'pad' or 'trim_to_shape'"
-        raise ValueError(f"out_of_bounds_policy must be {known}, not {given_policy!r}")
-    fill = dali_number("fill_value", 0.0 if given_fill is None else given_fill)
+        raise ValueError(f"out_of_bounds_policy must be {known}, not {own.out_of_bounds_policy!r}")
+    fill = dali_number("fill_value", 0.0 if own.fill_value is None else own.fill_value)
     # As in DALI, an empty list counts as not given.
     numbers = {name: values for name, values in numbers.items() if values}
     return Region(numbers, axes, policy, fill) if numbers else None

@@ -1,26 +1,25 @@
 """`readers.mxnet`: records of RecordIO files."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 from ..contract._types import PathLike
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats import recordio
 from ..formats.files import Files
-from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import DaliArguments, Prepared, makes_reader, prepare
 from .containers import on_cpu
 
 
-@takes_arguments()
+@makes_reader(samples=["path", "index_path"])
 def mxnet(
     *,
     path: PathLike | Sequence[PathLike],
     index_path: PathLike | Sequence[PathLike],
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> tuple[DataNode, ...]:
+) -> Prepared[tuple[DataNode, ...]]:
     """`fn.readers.mxnet` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
@@ -56,21 +55,16 @@ def mxnet(
         * RecordError: at an offset of the index, the record of an image is missing or damaged.
           `filename` is the path of the file.
     """
-    arguments = complete(mxnet, given, locals())
-    return add_reader(opening=prepare_mxnet(arguments), **in_graph(arguments))
-
-
-def prepare_mxnet(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `mxnet`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "records are parsed on the CPU")
-    paths = file_names("path", arguments["path"])
-    index, *more = file_names("index_path", arguments["index_path"])
+    common = Common(**given)
+    on_cpu(common.device, "records are parsed on the CPU")
+    paths = file_names("path", path)
+    index, *more = file_names("index_path", index_path)
     if more:
         raise ValueError(f"index_path must be one file for all of path, not {1 + len(more)}")
     return prepare(
-        arguments,
+        common,
         lambda tree, remote: recordio.find(paths, index, Files(remote)),
         recordio.RecordIO(),
         names=paths,
-        shuffle=arguments["shuffle"],
+        shuffle=shuffle,
     )

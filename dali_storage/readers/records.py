@@ -1,17 +1,16 @@
 """`readers.records`: byte ranges of files as samples."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
-from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import ReaderArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import Prepared, ReaderArguments, makes_reader, prepare
 
 
 class _Records(Format):
@@ -19,7 +18,7 @@ class _Records(Format):
     schema = "Records"
 
 
-@takes_arguments()
+@makes_reader(samples=["files", "offsets", "sizes", "file_ids", "labels"])
 def records(
     *,
     files: PathLike | Sequence[PathLike],
@@ -28,7 +27,7 @@ def records(
     file_ids: Column | None = None,
     labels: Column | None = None,
     **given: Unpack[ReaderArguments],
-) -> tuple[DataNode, ...]:
+) -> Prepared[tuple[DataNode, ...]]:
     """Byte ranges of files as samples, in the order of `readers.file`.
 
     For containers of any kind with a known index: sample i is `sizes[i]` bytes of a file, from
@@ -69,18 +68,9 @@ def records(
         * ContainerChangedError, StaleMapError: a file is too short for a sample, or has changed
           since the reader first read from it. No byte of it is delivered.
     """
-    arguments = complete(records, given, locals())
-    return add_reader(opening=prepare_records(arguments), **in_graph(arguments))
-
-
-def prepare_records(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `records`, from its arguments by name; others are ignored."""
-    names = file_names("files", arguments["files"])
-    offsets, sizes, file_ids, labels = (
-        arguments[name] for name in ("offsets", "sizes", "file_ids", "labels")
-    )
+    names = file_names("files", files)
     return prepare(
-        arguments,
+        Common(**given),
         lambda tree, remote: plain.find(names, offsets, sizes, file_ids, labels, Files(remote)),
         _Records(),
         names=names,

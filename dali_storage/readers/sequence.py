@@ -1,24 +1,24 @@
 """`readers.sequence`: sequences of frames in files."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack
 
 from nvidia.dali import fn, types
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.pieces import Pieces
-from ..reading.opening import Opening
 from ..samples import frames
 from ..samples.locations import location
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
+from .arguments import DaliArguments, Nodes, Prepared, makes_reader, prepare
+from .containers import one_or_all
 
 _TYPES = types.RGB, types.BGR, types.GRAY, types.YCbCr
 """With ANY_DATA, DALI's decoder crashes at a greyscale JPEG."""
 
 
-@takes_arguments()
+@makes_reader()
 def sequence(
     *,
     file_root: PathLike,
@@ -27,7 +27,7 @@ def sequence(
     stride: int = 1,
     image_type: Any = types.RGB,
     **given: Unpack[DaliArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.sequence` with a choice of storage backend.
 
     The arguments are the same, and so are the order, shards, epochs, and frames of 8 bits, bit for
@@ -57,38 +57,36 @@ def sequence(
     The running pipeline raises the errors of `readers.file`; and DALI's RuntimeError for a frame
     that cannot be decoded, or frames of several sizes in one sequence.
     """
-    arguments = complete(sequence, given, locals())
-    device = arguments["device"] or "cpu"
+    common = Common(**given)
+    device = common.device or "cpu"
     if device not in ("cpu", "mixed"):
         raise ValueError(f"device must be 'cpu' or 'mixed', not {device!r}")
     if image_type not in _TYPES:
         raise ValueError(f"image_type must be RGB, BGR, GRAY or YCbCr, not {image_type!s:.80}")
-    opening = prepare_sequence(arguments | {"device": "cpu"})
-    nodes = add_reader(opening=opening, **in_graph(arguments))
-    count = len(opening.fmt.outputs)
-    images = [fn.decoders.image(it, output_type=image_type, device=device) for it in nodes[:count]]
-    if count == 1:
-        stacked = fn.expand_dims(images[0], axes=0, new_axis_names="F")
-    else:
-        stacked = fn.stack(*images, axis=0, axis_name="F")
-    return (stacked, *nodes[count:]) if nodes[count:] else stacked
+    root = location("file_root", file_root)
+    length = _count("sequence_length", sequence_length, 999)  # the most inputs of fn.stack
+    step, stride = _count("step", step), _count("stride", stride)
 
+    def stacked(nodes: Nodes) -> DataNode | Nodes:
+        images = [
+            fn.decoders.image(it, output_type=image_type, device=device) for it in nodes[:length]
+        ]
+        if length == 1:
+            made = fn.expand_dims(images[0], axes=0, new_axis_names="F")
+        else:
+            made = fn.stack(*images, axis=0, axis_name="F")
+        return one_or_all((made, *nodes[length:]))
 
-def prepare_sequence(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `sequence`, from its arguments by name; others are ignored."""
-    root = location("file_root", arguments["file_root"])
-    length = _count(arguments, "sequence_length", 999)  # the most inputs of fn.stack
-    step, stride = (_count(arguments, name, 2**31 - 1) for name in ("step", "stride"))
     return prepare(
-        arguments,
+        replace(common, device="cpu"),
         lambda tree, remote: frames.find(root, length, step, stride, remote),
         Pieces("sequence", "Sequence", length),
         names=[root],
-    )
+    ).returning(stacked)
 
 
-def _count(arguments: Mapping[str, Any], name: str, most: int) -> int:
-    number = dali_integer(name, arguments[name], bits=32)
+def _count(name: str, value: Any, most: int = 2**31 - 1) -> int:
+    number = dali_integer(name, value, bits=32)
     if not 1 <= number <= most:
         raise ValueError(f"{name} must be from 1 to {most}, not {number}")
     return number

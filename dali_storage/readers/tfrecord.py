@@ -2,23 +2,23 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.errors import BackendUnavailable
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
-from ..reading.opening import Opening
 from ..samples.locations import file_names
-from .arguments import complete, in_graph, prepare, takes_arguments, with_names
-from .containers import DirectArguments, index_names, on_cpu
+from .arguments import Prepared, makes_reader, prepare
+from .containers import DirectArguments, index_names, on_cpu, with_names
 from .features import describe
 
 
-@takes_arguments()
+@makes_reader(samples=["path", "index_path"])
 def tfrecord(
     *,
     path: PathLike | Sequence[PathLike],
@@ -27,7 +27,7 @@ def tfrecord(
     shuffle: str = "dali",
     verify: bool = False,
     **given: Unpack[DirectArguments],
-) -> dict[str, DataNode] | tuple[Any, ...]:
+) -> Prepared[dict[str, DataNode] | tuple[Any, ...]]:
     """`fn.readers.tfrecord` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, order, shards and epochs, bit for bit. New
@@ -78,24 +78,18 @@ def tfrecord(
         * ContainerChangedError: a file has changed or become shorter since it was opened, or
           searched for records without an index.
     """
-    arguments = complete(tfrecord, given, locals())
-    nodes = add_reader(opening=prepare_tfrecord(arguments), **in_graph(arguments))
-    return with_names(features, nodes)
-
-
-def prepare_tfrecord(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `tfrecord`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "records are parsed on the CPU")
-    checksum = _checksum() if dali_flag("verify", arguments["verify"]) else None
-    files = file_names("path", arguments["path"])
-    indexes = index_names("index_path", arguments["index_path"], files)
+    common = Common(**given)
+    on_cpu(common.device, "records are parsed on the CPU")
+    checksum = _checksum() if dali_flag("verify", verify) else None
+    files = file_names("path", path)
+    indexes = index_names("index_path", index_path, files)
     return prepare(
-        arguments,
+        common,
         lambda tree, remote: tfrecord_index.find(files, indexes, Files(remote)),
-        TfRecord(describe(arguments["features"]), checksum),
+        TfRecord(describe(features), checksum),
         names=files,
-        shuffle=arguments["shuffle"],
-    )
+        shuffle=shuffle,
+    ).returning(partial(with_names, features))
 
 
 def _checksum() -> Checksum:

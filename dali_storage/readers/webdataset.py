@@ -1,7 +1,7 @@
 """`readers.webdataset`: samples in tars."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -9,18 +9,17 @@ from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import DataNode, add_reader
+from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
-from ..reading.opening import Opening
 from ..samples.locations import file_names
 from ..samples.patterns import as_list, path_bytes
-from .arguments import DaliArguments, complete, in_graph, prepare, takes_arguments
-from .containers import index_names, on_cpu
+from .arguments import DaliArguments, Prepared, makes_reader, prepare
+from .containers import index_names, on_cpu, one_or_all
 
 
-@takes_arguments()
+@makes_reader(samples=["paths", "index_paths"])
 def webdataset(
     *,
     paths: PathLike | Sequence[PathLike],
@@ -31,7 +30,7 @@ def webdataset(
     missing_component_behavior: str | None = "",
     shuffle: str = "dali",
     **given: Unpack[DaliArguments],
-) -> DataNode | tuple[DataNode, ...]:
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
     """`fn.readers.webdataset` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
@@ -74,27 +73,19 @@ def webdataset(
     The running pipeline raises the errors of `readers.file`; and ContainerChangedError, for a tar
     that has changed since it was opened or was read for samples or an index.
     """
-    arguments = complete(webdataset, given, locals())
-    nodes = add_reader(opening=prepare_webdataset(arguments), **in_graph(arguments))
-    return nodes if len(nodes) > 1 else nodes[0]
-
-
-def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
-    """The `Opening` of `webdataset`, from its arguments by name; others are ignored."""
-    on_cpu(arguments["device"], "samples are in host memory")
-    tars = file_names("paths", arguments["paths"])
-    indexes = index_names("index_paths", arguments["index_paths"], tars)
-    extensions = _extensions(arguments["ext"])
-    types = _dtypes(arguments["dtypes"], len(extensions))
-    given = arguments["missing_component_behavior"]
-    missing = str(given or "empty").lower()
+    common = Common(**given)
+    on_cpu(common.device, "samples are in host memory")
+    tars = file_names("paths", paths)
+    indexes = index_names("index_paths", index_paths, tars)
+    extensions = _extensions(ext)
+    types = _dtypes(dtypes, len(extensions))
+    missing = str(missing_component_behavior or "empty").lower()
     if missing not in ("empty", "skip", "error"):
-        what = f"must be 'empty', 'skip' or 'error', not {given!r}"
+        what = f"must be 'empty', 'skip' or 'error', not {missing_component_behavior!r}"
         raise ValueError(f"missing_component_behavior {what}")
-    case = arguments["case_sensitive_extensions"]
-    case = case is None or dali_flag("case_sensitive_extensions", case)
+    case = dali_flag("case_sensitive_extensions", case_sensitive_extensions, default=True)
     return prepare(
-        arguments,
+        common,
         lambda tree, remote: format_.find(
             tars,
             indexes,
@@ -104,8 +95,8 @@ def prepare_webdataset(arguments: Mapping[str, Any]) -> Opening:
         ),
         format_.WebDataset(types),
         names=tars,
-        shuffle=arguments["shuffle"],
-    )
+        shuffle=shuffle,
+    ).returning(one_or_all)
 
 
 def _extensions(ext: Any) -> list[bytes]:

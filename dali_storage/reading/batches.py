@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ..contract._types import Buffer, IntArray
-from ..contract.activity import enter
 from ..contract.catalog import Catalog
 from ..contract.errors import SampleChangedError, SampleSizeChanged
 from ..contract.format import Wanted
 from ..contract.ranges import Spans, lay_out
 from ..contract.reader import Batch, Reader
+from ..contract.stages import enter
 
 _READ = 32 << 10  # bytes
 

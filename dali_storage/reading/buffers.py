@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..contract import cuda
 from ..contract._types import Buffer, HostBuffer
 from ..contract.errors import BackendUnavailable, NotPageLocked
 from ..contract.reader import Reader
+from ..runtime import cuda
 
 _SMALLEST = 64 << 10  # bytes
 _GRANULE = 2 << 20  # bytes: a huge page

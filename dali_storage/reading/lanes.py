@@ -16,15 +16,15 @@ import heapq
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
-from ..contract.activity import Activity, enter
-from ..contract.processors import processors
-from ..contract.profiling import show_name
-from ..contract.waiting import join
+from ..contract.reader import Reader
+from ..contract.stages import enter, turn_given_by
+from ..runtime.processors import processors
+from ..runtime.waiting import join
 
 Job = TypeVar("Job")
 
@@ -42,6 +42,13 @@ def spare_processors(busy_threads: int) -> int:
 def be_lane() -> None:
     """Mark the calling thread as a lane: readers collected here are closed in another thread."""
     _lane.inside = False
+
+
+def copying_lanes(reader: Reader, dali_threads: int) -> int:
+    """Return how many lanes may work at once without yielding, beside DALI's threads."""
+    if not reader.cooperative:
+        return reader.lanes
+    return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
 
 
 def make_gate() -> Gate:
@@ -63,18 +70,20 @@ class Lanes(Generic[Job]):
         begin: Callable[[Job], None],
         work: Callable[[Job, int], None],
         gate: Gate | None = None,
-        activities: Sequence[Activity] = (),
+        name: str = "lane",
+        be_lane: Callable[[int], object] = lambda lane: None,
     ) -> None:
         """Start no thread yet; each is started when first needed.
 
         At most `turns` lanes that have not yielded their turn are at work, and only lanes past the
         `gate`. `begin` is called with one job at a time, in order; `work` with a begun job and the
-        lane, concurrently. Neither may raise. `activities`: of the lanes, used to name the threads.
+        lane, concurrently. Neither may raise. `name`: of the threads, with the lane. `be_lane` is
+        called in each thread, with its lane, before the first job.
         """
         self._begin = begin
         self._work = work
         self._gate = gate
-        self._activities = activities
+        self._name, self._be_lane = name, be_lane
         self._lock = threading.Lock()
         self._in_order = threading.Lock()  # held by the lane that takes and begins a job
         self._jobs: deque[Job] = deque()
@@ -84,7 +93,7 @@ class Lanes(Generic[Job]):
         self._bells = [SimpleQueue[None]() for _ in range(count)]
         self._threads: dict[int, threading.Thread] = {}
         self._running = [threading.Lock() for _ in range(count)]  # held by the threads
-        self._mine = threading.local()
+        self._has_turn = [False] * count
         self._closed = False
 
     def submit(self, job: Job) -> None:
@@ -98,10 +107,10 @@ class Lanes(Generic[Job]):
                     self._jobs.pop()
                     raise
 
-    def yield_turn(self) -> None:
-        """Let another lane start. Does nothing in a thread without a turn."""
-        if getattr(self._mine, "has_turn", False):
-            self._mine.has_turn = False
+    def _give_turn(self, lane: int) -> None:
+        """Let another lane start, if this one has a turn; called in this one."""
+        if self._has_turn[lane]:
+            self._has_turn[lane] = False
             self._leave_gate()
             # If no thread can be started, this lane takes the next job when it is done.
             with self._lock, contextlib.suppress(RuntimeError):
@@ -129,8 +138,7 @@ class Lanes(Generic[Job]):
             if lane not in self._threads:
                 # A daemon: at exit Python joins all other threads before it closes anything, and
                 # this one would wait for its bell.
-                name = self._activities[lane].name if self._activities else f"lane:{lane}"
-                name = f"dali_storage:{name}"
+                name = f"dali_storage:{self._name}:{lane}"
                 thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
                 thread.start()
                 self._threads[lane] = thread
@@ -143,15 +151,14 @@ class Lanes(Generic[Job]):
             deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
 
     def _run(self, lane: int) -> None:
-        self._mine.has_turn = _lane.inside = False
-        show_name()
-        if self._activities:
-            self._activities[lane].adopt()
+        _lane.inside = False
+        turn_given_by(partial(self._give_turn, lane))
+        self._be_lane(lane)
         with self._running[lane]:
             # Not only after a bell: a Ctrl-C while a thread starts may leave two for one lane.
             while not self._closed:
                 self._bells[lane].get()
-                self._mine.has_turn = True
+                self._has_turn[lane] = True
                 try:
                     while (job := self._next_job(lane)) is not None:
                         self._pass_gate()
@@ -181,12 +188,12 @@ class Lanes(Generic[Job]):
     def _take_job(self, lane: int) -> Job | None:
         """Return the next job if there is one and this lane has or gets a turn; else go idle."""
         with self._lock:
-            if not self._mine.has_turn and self._free_turns:
+            if not self._has_turn[lane] and self._free_turns:
                 self._free_turns -= 1
-                self._mine.has_turn = True
-            if self._mine.has_turn and self._jobs:
+                self._has_turn[lane] = True
+            if self._has_turn[lane] and self._jobs:
                 return self._jobs.popleft()
-            self._free_turns += self._mine.has_turn
-            self._mine.has_turn = False
+            self._free_turns += self._has_turn[lane]
+            self._has_turn[lane] = False
             heapq.heappush(self._idle, lane)
             return None

@@ -1,21 +1,47 @@
 """Finding the samples of a reader, and opening its backend."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..contract.activity import enter, note
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog, Tree
 from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.objects import Remote
 from ..contract.reader import Reader
-from ..order import OrderOptions, reader_meta
-from ..order.dealing import require_share
-from ..order.sampling.stream import SampleStream
-from .replacement import OnError
+from ..contract.stages import enter, note
+from ..order import OrderOptions
+from ..order.ordering import Ordering
+from .loading import Loading
+from .slots import Observer
+
+Members: TypeAlias = Callable[[int], "IntArray | range"]
+"""The delivered samples, ascending, from which the replacement of a sample is chosen."""
+
+
+class Handling(Protocol):
+    """The wishes of a user about bad samples, see `bad_samples.replacement.OnError`."""
+
+    @property
+    def replace(self) -> bool:
+        """True if another sample is delivered in place of a bad one."""
+
+    def loading(self, catalog: Catalog, members: Members) -> Callable[..., Loading]:
+        """Return the subclass of `Loading` that handles the bad samples of a catalog."""
+
+
+class Opened(NamedTuple):
+    """An open reader: its samples, its backend, and the order of the samples."""
+
+    catalog: Catalog
+    reader: Reader
+    ordering: Ordering
+
 
 Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
 
@@ -23,6 +49,9 @@ Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """The checked arguments of a reader: how to open, and how to read.
+
+    The last four are slots, which hold the least that works: DALI's order, errors for bad samples,
+    no resumed position and no observer.
 
     Attributes:
         find: finds the samples. Arguments: `Reader.tree()`, to be called only if needed; and the
@@ -32,17 +61,17 @@ class Opening:
         backend: the backend in messages, see `registry.shown()`.
         remote: True if the samples are objects.
         device: the memory for the samples' bytes, "cpu" or "gpu".
-        order: the order of the samples.
+        order: the arguments of DALI's order, shards and seed.
         depth: the number of batches to read ahead.
         pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
-        resume: a state to resume from; see `BatchStream.resume()`.
-        on_error: the handling of bad samples.
-        stall_after: the option of `readers.file`.
         names: paths and URLs by which the user named the samples, for reports.
         source_info: the option of `readers.file`.
-        stream: makes the stream of samples to be dealt out to the ranks; `order` then has the
-            shards and the seed. None: the order is DALI's.
+        ordering: makes the order of a catalog's samples, from `order`.
+        on_error: the handling of bad samples; None: they are errors.
+        resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
+        observe: makes the observer of a stream, from the reader's name and from its name in
+            messages.
     """
 
     find: Find
@@ -55,16 +84,16 @@ class Opening:
     depth: int = 1
     pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
-    resume: Mapping[str, Any] | None = None
-    on_error: OnError = field(default_factory=OnError)
-    stall_after: float | None = None
     names: Sequence[bytes] = ()
     source_info: bool | None = None
-    stream: Callable[[Catalog], SampleStream] | None = None
+    ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
+    on_error: Handling | None = None
+    resume: Callable[[Any], object] | None = None
+    observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
 
     @encodable()
-    def open(self) -> tuple[Catalog, Reader, SampleStream | None]:
-        """Find the samples and open the backend, which the caller closes; make the stream.
+    def open(self) -> Opened:
+        """Find the samples and open the backend, which the caller closes.
 
         Raises:
             ValueError: there are more shards than samples, or the backend cannot read such samples,
@@ -77,18 +106,14 @@ class Opening:
         tree = cache(partial(self.reader.tree, **self.options))
         remote = self.reader.remote(**self.options) if self.remote else None
         catalog = self.find(tree, remote)
-        stream = self.stream(catalog) if self.stream else None
-        if stream is None:
-            reader_meta(catalog.delivered, self.order)  # refuses more shards than samples
-        else:
-            require_share(stream, self.order)
+        ordering = self.ordering(catalog, self.order)
         if catalog.ranges is not None and not self.reader.reads_ranges:
             what = f"{self.backend} reads whole files only, not samples in containers"
             raise ValueError(f"{what}; use one that sets `reads_ranges`, such as python-file")
         enter("opening the backend")
         reader = self.reader.open(catalog, remote, **self.options)
         if reader.device == self.device:
-            return catalog, reader, stream
+            return Opened(catalog, reader, ordering)
         reader.close()
         if self.device == "cpu":
             what = f"{self.backend} reads into GPU memory: choose host memory (mem='cpu')"

@@ -12,19 +12,17 @@ import stat
 from array import array
 from collections.abc import Callable, Iterable
 from numbers import Number
-from typing import Any, TypeAlias, TypedDict, Unpack, cast
+from typing import TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, CatalogBuilder, Tree, join_path
 from ..contract.errors import named
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer
-from .index_file import CatalogFile
-from .listing import choose_samples, select
 from .locations import file_names, is_index, local_path, location, require_known, require_urls
-from .patterns import PATH_TYPES, NameFilter, Patterns, as_list, compile_filters, path_bytes
+from .patterns import NameFilter, Patterns, as_list, compile_filters
 
 IMAGE_FILTERS: tuple[str, ...] = (
     *("*.jpg", "*.jpeg", "*.png", "*.bmp", "*.tif", "*.tiff", "*.pnm", "*.ppm", "*.pgm", "*.pbm"),
@@ -54,7 +52,6 @@ class Filters(TypedDict, total=False):
     case_sensitive_filter: bool | None
 
 
-_LISTED = "s3", "gs", "az"  # web servers have no lists
 _LIST_LINE = re.compile(
     rb"""(?=.{0,16383}\n?\Z)               # the buffer of DALI's getline() has 16 KiB
          (?:([^\0]*[^\s\0])\s+([0-9]+))?  # name and label, or a blank line
@@ -66,7 +63,6 @@ _LIST_LINE = re.compile(
 
 def discover(
     known: Callable[[], Tree | None] = lambda: None,
-    remote: Remote | None = None,
     *,
     file_root: PathLike | None = None,
     files: PathLike | Iterable[PathLike] | None = None,
@@ -74,30 +70,21 @@ def discover(
     file_list: PathLike | None = None,
     **filters: Unpack[Filters],
 ) -> Catalog:
-    """Find the samples of `fn.readers.file` for these arguments; None means not given.
-
-    Without file_root, files and file_list, the samples come from `known()`. `remote` lists objects.
+    """Find the samples of lists, or without lists of `known()`; see `finding.find`.
 
     Raises:
-        ValueError: the arguments exclude each other, or none of the three is given.
-        ValueError, OSError, TypeError: as from_files(), from_file_list(), from_tree() or
-            from_store().
+        ValueError: the arguments exclude each other, or there are no samples to find.
+        ValueError, OSError, TypeError: as from_files(), from_file_list() or from_tree().
     """
     if files is not None and file_list is not None:
         raise ValueError("files and file_list cannot both be given")
     if labels is not None and files is None:
         raise ValueError("labels can be given only together with files")
     if files is None and file_list is None:
-        if file_root is not None:
-            if is_index(file_root):
-                return from_index(file_root, **filters)
-            if scheme(path_bytes("file_root", file_root)):
-                return from_store(remote, file_root, **filters)
-            return from_tree(Directory(file_root), **filters)
         if (tree := known()) is None:
             raise ValueError("one of file_root, files and file_list must be given")
         return from_tree(tree, **filters)
-    _filters(**filters)  # DALI does not use them here, but checks them
+    chosen_by(**filters)  # DALI does not use them here, but checks them
     if file_root is not None and is_index(file_root):
         what = f"file_root must be a directory with files or file_list, not {file_root!r}"
         raise ValueError(f"{what}; an index already has names and labels, so leave out one of them")
@@ -129,7 +116,7 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
     Raises:
         ValueError: there are no samples, or a list of filters is empty.
     """
-    choose_files, choose_classes = _filters(**filters)
+    choose_files, choose_classes = chosen_by(**filters)
     classes = sorted(choose_classes(tree.directories()))
     builder = CatalogBuilder()
     for label, directory in enumerate(classes):
@@ -139,16 +126,17 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
         raise ValueError(
             f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE: {len(classes)} "
             f"directories pass dir_filters={filters.get('dir_filters')!r}, and none of their files "
-            f"passes file_filters={_file_filters(filters.get('file_filters'))!r}"
+            f"passes file_filters={file_filters_of(filters.get('file_filters'))!r}"
         )
     return builder.build(tree.root)
 
 
-def _file_filters(file_filters: Patterns | None) -> Patterns:
+def file_filters_of(file_filters: Patterns | None) -> Patterns:
+    """Return the patterns of files, by default DALI's."""
     return DEFAULT_FILE_FILTERS if file_filters is None else file_filters
 
 
-def _filters(
+def chosen_by(
     file_filters: Patterns | None = None,
     dir_filters: Patterns | None = None,
     case_sensitive_filter: bool | None = False,
@@ -156,87 +144,9 @@ def _filters(
     """Compile the filters of files and of classes."""
     with_case = dali_flag("case_sensitive_filter", case_sensitive_filter)
     return (
-        compile_filters("file_filters", _file_filters(file_filters), case_sensitive=with_case),
+        compile_filters("file_filters", file_filters_of(file_filters), case_sensitive=with_case),
         compile_filters("dir_filters", dir_filters, case_sensitive=with_case),
     )
-
-
-def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Find the samples below a URL, as discover_files_s3.cc does in the listing of objects.
-
-    Samples are the objects `root/<class>/<file>` in byte order of their keys. A class gets a label
-    when its first sample appears. An object directly in the root is a sample, too, in a class of
-    its own; in gs, as in DALI, such an object is ignored. So labels may differ from the same tree
-    on disk. The catalog has sizes and versions.
-
-    Unlike in DALI, rejected classes are not listed, the root may be a bucket, and the markers of
-    directories are not samples.
-
-    Raises:
-        OSError: a request to the store fails; names the URL.
-        ValueError: as from_tree(); or there is no store to list.
-    """
-    root = location("file_root", file_root)
-    choose_files, choose_classes = _filters(**filters)
-    listing = require_remote(root, remote).listing(root, choose_classes)
-    samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
-    if not samples.objects.size:
-        raise ValueError(
-            f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
-            f"{len(samples.classes)} classes pass dir_filters={filters.get('dir_filters')!r}, "
-            f"and none of {len(listing.sizes)} objects in them or in the root passes "
-            f"file_filters={_file_filters(filters.get('file_filters'))!r}"
-        )
-    names, offsets = select(listing, samples.objects)
-    sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
-    return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
-
-
-def require_remote(root: bytes, remote: Remote | None) -> Remote:
-    """Return the lister of the objects below a URL; raise ValueError if there is none."""
-    if scheme(root) not in _LISTED:
-        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
-        raise ValueError(f"{what}; name them by files or file_list")
-    if remote is None:
-        what = f"file_root {os.fsdecode(root)!r}: the backend cannot list objects"
-        raise ValueError(f"{what}; use backend='object-store'")
-    return remote
-
-
-def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Return the samples of an index, in its order; see `index_file`.
-
-    Each filter must be the default or equal the filter of the index.
-
-    Raises:
-        OSError: the index cannot be read.
-        ValueError: the file is not an index, the index is damaged, or a filter differs.
-    """
-    file = CatalogFile(index)
-    defaults = filters_as_text()
-    for name, value in filters_as_text(**filters).items():
-        if value not in (defaults[name], made := file.filters.get(name)):
-            what = f"{name}={value!r}, but index {file.path!r} was made with {name}={made!r}"
-            raise ValueError(f"{what}; leave {name} out, or make another index")
-    return file.catalog()
-
-
-def filters_as_text(
-    file_filters: Patterns | None = None,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool | None = False,
-) -> dict[str, Any]:
-    """Return `Filters` as an index stores them."""
-
-    def text(argument: str, patterns: Patterns) -> list[str]:
-        listed = as_list(argument, patterns, PATH_TYPES)
-        return [path_bytes(argument, each).decode("utf-8", "surrogateescape") for each in listed]
-
-    return {
-        "file_filters": text("file_filters", _file_filters(file_filters)),
-        "dir_filters": None if dir_filters is None else text("dir_filters", dir_filters),
-        "case_sensitive_filter": dali_flag("case_sensitive_filter", case_sensitive_filter),
-    }
 
 
 class Directory:

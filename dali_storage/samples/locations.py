@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from typing import Any
 
 from ..contract._types import PathLike
 from ..contract.objects import SCHEMES, require_public, scheme
-from .index_file import CatalogFile
 from .patterns import PATH_TYPES, as_list, path_bytes
 
 
@@ -93,29 +91,3 @@ def is_index(file_root: PathLike) -> bool:
     """Return whether file_root is a regular file, which can only be an index."""
     path = path_bytes("file_root", file_root)
     return not scheme(path) and os.path.isfile(path)
-
-
-def root_of(file_root: PathLike) -> bytes:
-    """Return the root of the samples: file_root, or the indexed root of an index."""
-    path = path_bytes("file_root", file_root)
-    return CatalogFile(path).root if is_index(path) else path
-
-
-def locations(
-    file_root: PathLike | None, files: Sequence[bytes] | None, file_list: PathLike | None
-) -> list[bytes]:
-    """Return a path or URL of each argument, from which the choice of a backend follows.
-
-    Raises:
-        ValueError, TypeError: file_root is neither a path nor a URL, or file_list is not a path.
-    """
-    found = [] if file_root is None else [location("file_root", root_of(file_root))]
-    found += files[:1] if files else []  # the others are of the same kind
-    if file_list is not None:
-        path = os.fsdecode(local_path("file_list", file_list))
-        # A list that cannot be read is an error when the samples are found.
-        with suppress(OSError), open(path, "rb") as lines:
-            found += [next(filter(bytes.strip, lines), b"")]
-            if scheme(found[-1]):
-                require_public(found[-1].rstrip())
-    return found

@@ -10,8 +10,9 @@ from torch.utils import data
 
 from ..contract.options import require_integer
 from ..order import OrderOptions
-from ..order.dealing import StreamOrder, StreamRest
+from ..order.resuming.resume import StreamRest
 from ..order.sampling.datasets import DataSet, mixture_of, stream_of
+from ..order.sampling.dealing import StreamOrder
 from ..ranks import Shard
 
 __all__ = ["DataSet", "Sampler"]

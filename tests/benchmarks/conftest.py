@@ -12,8 +12,7 @@ from benchmarks import dataset, workload
 from benchmarks.workload import Settings
 from bmap_tools import create
 from tests.kit import devices
-from tests.kit.cifar_archive import write_cifar10
-from tests.kit.pictures import make_photographs, make_pictures
+from tests.kit.pictures import make_pictures
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +71,10 @@ def small(data):
 
 
 @pytest.fixture(scope="session")
-def photographs(tmp_path_factory):
-    return make_photographs(tmp_path_factory.mktemp("photographs"), 128)
-
-
-@pytest.fixture(scope="session")
-def cifar(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cifar")
-    write_cifar10(root, rows=40)
-    return root
-
-
-@pytest.fixture(scope="session")
 def disk(tmp_path_factory):
-    """A disk with all of these sets on its first partition."""
+    """A disk with these pictures on its first partition."""
     with devices.disk(tmp_path_factory.mktemp("disk"), size=64 << 20, partition=True) as made:
         make_shards(made.mount / "data")
-        write_cifar10(made.mount / "cifar", rows=40)
         os.sync()
         yield made
 

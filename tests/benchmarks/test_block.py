@@ -89,15 +89,6 @@ def test_block_reads_containers_by_a_map_made_for_the_run(disk, bench):
     assert [leg for leg in legs if f"verifying {leg}: the same as the files" in done.err] == legs
 
 
-@pytest.mark.long
-def test_block_reads_cifar_by_a_map_made_for_the_run(disk, bench):
-    options = ("--datadir", disk.mount / "cifar", "--batchsize", 32, "--rounds", 1, "--batches", 1)
-    done = bench("loaders", "--set", "cifar10", *options, "--workers", 0, "--legs", "block")
-    assert done.status == 0
-    assert "comparing block with torchvision: the same" in done.err
-    assert "round 1/1 block: " in done.err
-
-
 def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     bmap, copy, above = (tmp_path / name for name in ("b.json", "copy.img", "above"))
     with devices.disk(tmp_path, size=64 << 20) as made:
@@ -119,23 +110,7 @@ def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     assert f"--bmap {above}: ValueError: " in refused[1].err
 
 
-def test_the_map_of_other_files_is_refused(data, bmap, bench):
-    done = bench("compare", "--datadir", data, "--bmap", bmap)
-    assert done.status == 2
-    assert done.err.startswith(f"benchmark: --bmap {bmap}: StaleMapError")
-
-
-def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
-    pictures, xnvme, no_fio, bench, monkeypatch
-):
-    maps = []
-
-    def count(root, path, **more):
-        maps.append(path)
-        return really(root, path, **more)
-
-    really = create.run
-    monkeypatch.setattr(create, "run", count)
+def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(pictures, xnvme, no_fio, bench):
     names = ["xnvme-file", "block", "xnvme-gds"]
     options = ("--rounds", 2, "--batchsize", 8, "--io", "thrpool", "--legs", ",".join(names))
     done = bench("compare", "--datadir", pictures, "--verify", *options)
@@ -144,25 +119,6 @@ def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(
         assert f"verifying {name}: {SAME}" in done.err
     assert [len(done.kept["legs"][name]["rounds"]) for name in names] == [2, 2, 2]
     assert done.kept["fio"]["leg"] == "block"
-    assert len(maps) == 1  # one map for all
-
-
-def test_xnvme_gds_needs_only_a_device_and_its_map(disk, bmap, xnvme, fake_fio, bench):
-    fake_fio.write_text(f"0\n{FIO_OUTPUT}")
-    options = ("--uri", disk.device, "--mem", "cpu", "--io", "emu", "--bmap", bmap)
-    done = bench("xnvme-gds", "--verify", *options)
-    assert done.status == 0
-    assert f"verifying xnvme-gds: {SAME}" in done.err
-    assert re.search(rf"fio: 4.00 GB/s.* from {disk.device}.*; xnvme-gds reaches ", done.out)
-
-
-def test_an_unsuitable_io_is_refused(pictures, bmap, xnvme, bench):
-    done = bench("xnvme-file", "--datadir", pictures, "--io", "posix")
-    assert done.status == 2
-    assert "xnvme-file: io must be one of io_uring, " in done.err
-    done = bench("xnvme-gds", "--bmap", bmap, "--io", "io_uring_cmd")
-    assert done.status == 2
-    assert done.err.startswith(f"benchmark: --bmap {bmap} --io io_uring_cmd: ValueError: ")
 
 
 @pytest.mark.parametrize(

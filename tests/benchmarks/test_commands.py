@@ -1,37 +1,20 @@
 """Each command of benchmark.py measures its legs, once with --verify."""
 
-import os
 import re
 import signal
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
 
-from benchmarks import arguments, legs, workload
-from benchmarks.arguments import LOADER_LEGS
+from benchmarks import legs, workload
 from benchmarks.legs import CONTAINER_LEGS, LEGS
-from benchmarks.other_readers import ENTRIES, Entry
 from benchmarks.workload import Settings
-from dali_storage import readers
-from tests.kit import tiers
 from tests.kit.paths import ROOT
 from tests.kit.pictures import IMAGES
 from tests.kit.process import started
-from tests.kit.tiers import by_tier
 
-SOME_CONTAINERS = [  # the others begin with make test-all
-    *(
-        "dali-webdataset",
-        "webdataset",
-        "webdataset-mmap",
-        "webdataset-memory",
-        "webdataset-samples",
-    ),
-    *("dali-tfrecord", "tfrecord", "tfrecord-mmap", "records", "records-memory"),
-]
 FILES, CONTAINERS = ([leg.name for leg in each] for each in (LEGS, CONTAINER_LEGS))
 
 
@@ -95,6 +78,7 @@ def test_a_single_leg_takes_options_before_and_after_its_command(data, contents,
     assert (one["samples"], one["bytes"]) == (30, sum(map(len, contents + contents[:6])))
 
 
+@pytest.mark.long
 def test_ctrl_c_shows_what_was_measured(data):
     command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
     with start(ROOT / "benchmark.py", *command) as process:
@@ -108,28 +92,16 @@ def test_ctrl_c_shows_what_was_measured(data):
 
 
 @pytest.mark.parametrize(
-    ("broken", "arguments", "said"),
+    ("broken", "said"),
     [
-        ("rich", "demo", r"dali-storage\[bench\]"),
-        pytest.param("nvidia.dali", "demo", r"dali-storage\[cuda12\]", marks=pytest.mark.long),
-        pytest.param("torchvision", "loaders --set=cifar10 --datadir=x",
-                     r"pip install 'dali-storage\[examples\]'", marks=pytest.mark.long),
-        pytest.param("torchvision: operator torchvision::nms does not exist",
-                     "loaders --set=cifar10 --datadir=x", "download.pytorch.org",
-                     marks=pytest.mark.long),
+        ("rich", r"dali-storage\[bench\]"),
+        pytest.param("nvidia.dali", r"dali-storage\[cuda12\]", marks=pytest.mark.long),
     ],
-)  # fmt: skip
-def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
-    broken, arguments, said, tmp_path
-):
-    name, _, error = broken.partition(": ")
-    script = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); "
-    if error:
-        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError({error!r})")
-    else:
-        script += f"sys.modules[{name!r}] = None; "
+)
+def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(broken, said):
+    script = f"import runpy, sys; sys.modules[{broken!r}] = None; "
     script += "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-    with start("-c", script, ROOT / "benchmark.py", *arguments.split()) as process:
+    with start("-c", script, ROOT / "benchmark.py", "demo") as process:
         _, log = process.communicate(timeout=120)
     assert process.returncode == 2
     assert re.search(said, log)
@@ -139,81 +111,16 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(
 @pytest.mark.parametrize("seed", [(), ("--seed", 7)])
 @pytest.mark.long
 def test_containers_measures_every_leg(seed, data, contents, bench):
-    names = CONTAINERS if tiers.TIER != "test" else SOME_CONTAINERS
     options = ("--batchsize", 5, "--rounds", 1, "--threads", 1, "--verify", *seed)
-    done = bench("containers", "--datadir", data, *options, "--legs", ",".join(names))
-    legs, sizes = ran(done, names, ": the same as the files", 25, 5), [*map(len, contents)]
-    for name in {*names} - {*legs}:
+    done = bench("containers", "--datadir", data, *options)
+    legs, sizes = ran(done, CONTAINERS, ": the same as the files", 25, 5), [*map(len, contents)]
+    for name in {*CONTAINERS} - {*legs}:
         about_seed = "without --seed nothing is shuffled" in done.kept["legs"][name]["skipped"]
         assert about_seed == (not seed and name.endswith("-samples"))
     for leg in legs.values():
         assert 0 <= leg["rounds"][0]["bytes"] - sum(sizes) <= max(sizes)
-    assert {name for name in names if name.startswith("dali-")} <= {*legs}
-    assert {name for name in SOME_CONTAINERS if not name.endswith("-samples")} <= {*legs}
-
-
-@pytest.mark.parametrize(
-    ("seed", "entries"),
-    [((), ENTRIES[:1]), pytest.param(("--seed", 7), ENTRIES, marks=pytest.mark.long)],
-)
-def test_readers_measures_every_leg(seed, entries, photographs, bench, monkeypatch):
-    monkeypatch.chdir(photographs)
-    names = [leg.name for entry in entries for leg in entry.legs()]
-    options = ("--batchsize", 5, "--batches", 2, "--rounds", 1, "--threads", 1, "--verify", *seed)
-    done = bench("readers", "--datadir", ".", *options, "--legs", ",".join(names))
-    legs = ran(done, names, ": the same as fn.readers, dali-", 10, 2)
-    assert {*names} - {*legs} <= {f"{entry.name}-direct" for entry in entries}
-    for entry in entries:
-        nbytes = {legs[name]["rounds"][0]["bytes"] for name in legs if entry.name in name}
-        assert len(nbytes) == 1
-        assert legs[entry.name]["summary"]["ratio"] > 0
-
-
-def test_a_reader_that_differs_from_dalis_is_not_timed(photographs, monkeypatch, bench):
-    files = workload.prepare(str(photographs), Settings()).catalog.paths(np.arange(20))
-    swapped = partial(
-        readers.columns, [[*map(os.fsdecode, part)] for part in (files[10:], files[:10])]
-    )
-    legs = Entry(
-        "columns", ENTRIES[0].make, ENTRIES[0].theirs, lambda files, **given: swapped(**given)
-    ).legs()
-    by_name = {leg.name: leg for leg in legs}
-    monkeypatch.setitem(arguments.COMMANDS, "readers", tuple(by_name.values()))
-    done = bench(
-        "readers", "--datadir", photographs, "--rounds", 1, "--verify", "--legs", "columns"
-    )
-    assert done.status == 1
-    assert done.kept["legs"]["columns"]["failed"] == "batch 0 differs"
-    assert not done.kept["legs"]["columns"]["rounds"]
-
-
-@pytest.mark.parametrize(
-    ("name", "workers", "legs"),
-    [
-        pytest.param("imagenet-train", "0,1", ("dali", "python-file"), marks=pytest.mark.long),
-        pytest.param("cifar10", "0", LOADER_LEGS, marks=pytest.mark.long),
-        ("cifar10", "0", ("dali", "no-loader", "memory")),
-    ],
-)
-def test_loaders_compares_and_measures_every_leg(
-    name, workers, legs, photographs, cifar,
-    tmp_path, bench
-):  # fmt: skip
-    done = bench(
-        *("loaders", "--set", name, "--datadir", cifar if name == "cifar10" else photographs),
-        *("--workers", workers, "--batchsize", 32, "--batches", 1, "--rounds", by_tier(1, 2)),
-        *("--legs", ",".join(legs), "--plot", tmp_path / "result.png"),
-    )
-    peers = [f"torchvision-{number}" for number in workers.split(",")]
-    found = ran(done, [*peers, *legs], " with torchvision: the same\n", 32, 1)
-    always = {"dali", "no-loader", "python-file", "memory"}
-    assert {*peers, *always.intersection(legs)} <= {*found}
-    for key, leg in found.items():
-        assert re.search(rf"^{key} +[\d,]+ +[\d,]+ +[\d,]+ +[\d,]+ +\d+%", done.out, re.M)
-        ours = key not in (*peers, "dali", "no-loader")
-        assert (leg["summary"]["storage_share"] is not None) == ours
-    assert {"torch", "torchvision", "dali"} <= {*done.kept["environment"]}
-    assert (tmp_path / "result.png").read_bytes().startswith(b"\x89PNG")
+    assert {name for name in CONTAINERS if name.startswith("dali-")} <= {*legs}
+    assert {"webdataset", "webdataset-mmap", "tfrecord", "records-memory"} <= {*legs}
 
 
 def test_a_leg_that_cannot_run_is_listed_with_its_reason(data, monkeypatch, bench):

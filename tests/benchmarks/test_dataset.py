@@ -1,15 +1,12 @@
 """The data that the benchmark makes, and how torchvision's side reads CIFAR-10."""
 
 import os
-import pickle
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks import dataset, peers
+from benchmarks import dataset
 from tests.benchmarks.conftest import make_shards
-from tests.kit.cifar_archive import write_cifar10
 
 
 def ignore(done):
@@ -67,27 +64,3 @@ def test_making_a_data_set_that_is_interrupted_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         dataset.make(str(tmp_path), interrupt, images=10)
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("form", ["cifar-10-batches-py", "cifar-10-batches-bin"])
-def test_torchvisions_side_has_the_images_of_the_archive(form, tmp_path):
-    written = write_cifar10(tmp_path, rows=30)["train"]
-    files = sorted(map(str, (tmp_path / form).glob("data_batch_*")))
-    records, labels = peers.read_cifar10(files)
-    assert np.array_equal(records, written.pixels)
-    assert labels == written.labels.tolist()
-    image, label = peers.cifar10(files, [], lambda image: image)[77]
-    pixels = written.pixels[77].reshape(3, 32, 32).transpose(1, 2, 0)
-    assert np.array_equal(np.asarray(image), pixels)
-    assert label == labels[77]
-
-
-def test_torchvisions_side_runs_no_code_of_an_archive(tmp_path):
-    class Hostile:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "made"),)
-
-    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(Hostile()))
-    with pytest.raises(pickle.UnpicklingError, match=r"does not name posix\.mkdir"):
-        peers.read_cifar10([str(tmp_path / "data_batch_1")])
-    assert not (tmp_path / "made").exists()

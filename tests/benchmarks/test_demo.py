@@ -15,22 +15,10 @@ import pytest
 from benchmarks import dataset, demo, environment
 from benchmarks import disk as disks
 from benchmarks.workload import Settings, prepare
-from tests.kit import devices
 from tests.kit.objects.buckets import Directory
 from tests.kit.paths import ROOT
 from tests.kit.process import started, wait_until
 
-DISK = """
-import sys, time
-from benchmarks import disk
-try:
-    with disk.mounted(sys.argv[1], 32 << 20) as place:
-        open(f"{place}/file", "w").close()
-        print(place, flush=True)
-        time.sleep(600)
-except disk.NoDiskError as error:
-    print(error)
-"""
 DEMO = """
 import sys
 from benchmarks import dataset
@@ -38,38 +26,17 @@ dataset.IMAGES = 40
 import benchmark
 sys.exit(benchmark.main(["demo", "--batchsize", "8", *sys.argv[1:]]))
 """
-INTERRUPTED = f"""
-import os, signal, sys
-from nvidia.dali.pipeline import Pipeline
-number = int(sys.argv.pop())
-def construct(self, *arguments, **options):
-    os.kill(os.getpid(), number)
-Pipeline.__init__ = construct
-{DEMO}"""
-DESTROYED = f"""
-import os, signal, sys
-from benchmarks import dataset
-number = int(sys.argv.pop(1))
-make = dataset.make
-class Destroyed:
-    def __del__(self):
-        os.kill(os.getpid(), number)
-def made(*arguments):
-    make(*arguments)
-    Destroyed()
-dataset.make = made
-{DEMO}"""
-MOUNT = """#!/bin/sh
-[ "$1" = --make-rprivate ] || { echo mount: no free loop device. >&2; exit 1; }
-"""
+
+
 HOT, COLD = "page cache hot", "page cache cold"
 
 
-def python(script, *arguments, **options):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
-    command = [sys.executable, "-c", script, *arguments]
+def running(tmp_path, *arguments):
+    """The demo in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", DEMO, *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return started(command, **pipes, env=environment, **options)
+    return started(command, **pipes, env=environment, cwd=tmp_path)
 
 
 def loops(directory):
@@ -89,45 +56,21 @@ def gone(directory):
     return not left and not loops(directory)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_the_disk_ends_with_its_process(number, tmp_path):
-    devices.require("mkfs.ext4")
-    with python(DISK, tmp_path) as process:
-        assert process.stdout.readline().strip() == str(tmp_path / "disk")
-        assert len(loops(tmp_path)) == 1
-        assert os.listdir(tmp_path) == ["disk"]  # nothing else to clean up
-        assert os.listdir(tmp_path / "disk") == []  # the mount is of that process only
-        process.send_signal(number)
-        process.wait(timeout=60)
-    wait_until(lambda: gone(tmp_path))
-
-
-@pytest.mark.parametrize("broken", ["user", "mkfs.ext4", "mount"])
-def test_without_a_disk_the_reason_and_the_remedy_are_named(broken, tmp_path, monkeypatch):
-    said = {
-        "user": "loop devices need root: sudo make demo",
-        "mkfs.ext4": "mkfs.ext4 is not installed: apt-get install e2fsprogs",
-        "mount": "mount: no free loop device (in a container: docker run --privileged)",
-    }
-    if broken == "mount":
-        devices.require("mkfs.ext4")
-        (tmp_path / "mount").write_text(MOUNT)
-        (tmp_path / "mount").chmod(0o755)
-        path = f"{tmp_path}:{os.environ['PATH']}"
-        (tmp_path / "demo").mkdir()
-        with python(DISK, tmp_path / "demo", env={"PATH": path}) as process:
-            text, _ = process.communicate(timeout=60)
-        assert text.strip() == said[broken]
-        assert os.listdir(tmp_path / "demo") == []
-        return
-    monkeypatch.setattr(os, "geteuid", lambda: 1000 if broken == "user" else 0)
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [(1000, "loop devices need root: sudo make demo"),
+     (0, "mkfs.ext4 is not installed: apt-get install e2fsprogs")],
+)  # fmt: skip
+def test_without_a_disk_the_reason_and_the_remedy_are_named(user, said, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(shutil, "which", lambda tool, path: None)
-    with pytest.raises(disks.NoDiskError, match=re.escape(said[broken])), disks.mounted("x", 1):
+    with pytest.raises(disks.NoDiskError, match=re.escape(said)), disks.mounted("x", 1):
         pass
 
 
+@pytest.mark.long
 def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
-    with python(DEMO, "--rounds", "1", cwd=tmp_path) as process:
+    with running(tmp_path, "--rounds", "1") as process:
         text, _ = process.communicate(timeout=600)
     assert process.returncode == 0, text
     steps, summary = text.split("\n\n")
@@ -146,38 +89,21 @@ def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
     wait_until(lambda: gone(tmp_path / "demo"))
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_no_disk_and_no_server(number, tmp_path):
-    with python(DEMO, "--rounds", "1000", cwd=tmp_path) as process:
+    with running(tmp_path, "--rounds", "1000") as process:
         text = ""
         while "timing" not in text:
             text += (read := process.stdout.read(1))
             assert read, text
+        assert len(loops(tmp_path / "demo")) == (os.geteuid() == 0)
         process.send_signal(number)
         rest, _ = process.communicate(timeout=600)  # also the server's end of the pipe
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     assert "Traceback" not in rest
     assert {*os.listdir(tmp_path / "demo")} == {"demo.log", "pictures"}
     wait_until(lambda: gone(tmp_path / "demo"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_a_destructor_ends_the_demo(number, tmp_path):
-    """Python ignores exceptions there: the demo would go on."""
-    with python(DESTROYED, str(int(number)), "--rounds", "1", cwd=tmp_path) as process:
-        text, _ = process.communicate(timeout=600)
-    assert process.returncode == (130 if number == signal.SIGINT else 143)
-    assert "verifying" not in text
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_constructor_of_a_pipeline_prints_no_traceback(number, tmp_path):
-    with python(INTERRUPTED, str(int(number)), cwd=tmp_path) as process:
-        text, _ = process.communicate(timeout=600)
-    assert process.returncode == (130 if number == signal.SIGINT else 143)
-    assert "Traceback" not in text
 
 
 @pytest.fixture
@@ -191,6 +117,7 @@ def demo_here(tmp_path, monkeypatch, bench):
     return lambda: bench("--rounds", 1, "--batchsize", 8, "demo")
 
 
+@pytest.mark.long
 def test_a_reader_that_differs_from_dalis_fails_the_demo_and_is_not_timed(demo_here, monkeypatch):
     (ours,) = (leg for leg in demo.LEGS if leg.name == "python-file")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nvidia.dali.data_node import DataNode
 
-from benchmarks import environment, fio, legs, report, workload
+from benchmarks import fio, legs, workload
 from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS
 from benchmarks.measure import Result
 from benchmarks.workload import Settings
@@ -20,29 +20,29 @@ def prepare(data, **settings):
     return workload.prepare(str(data), Settings(batch_size=5, **settings))
 
 
-@pytest.mark.parametrize("uri", [None, "/dev/nvme0n1", "/dev/ng0n1"])
+NEEDED = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
+NO_BLOCKS = "is neither a block device nor an image; xnvme-gds may read it"
+
+
 @pytest.mark.parametrize(
-    ("leg", "mem", "start"), [(XNVME_GDS, "gpu", "--mem gpu: it "), (XNVME_BAM, "cpu", "it ")]
-)
-def test_legs_that_need_a_controller_say_so(data, leg, mem, start, uri):
-    reason = leg.unsupported_reason(prepare(data, mem=mem, uri=uri, device_id=0))
-    needs = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
-    assert reason == f"{start}{needs}"
-    made = prepare(data, uri=CONTROLLER, device_id=0, mem="pinned")
-    reason = "it reads into --mem cpu, which is page-locked, or gpu"
-    assert XNVME_BAM.unsupported_reason(made) == reason
+    ("leg", "settings", "reason"),
+    [
+        (XNVME_GDS, {"mem": "gpu"}, f"--mem gpu: it {NEEDED}"),
+        (XNVME_BAM, {}, f"it {NEEDED}"),
+        (XNVME_BAM, {"uri": "/dev/nvme0n1"}, f"it {NEEDED}"),
+        (XNVME_BAM, {"uri": CONTROLLER, "mem": "pinned"},
+         "it reads into --mem cpu, which is page-locked, or gpu"),
+        (BLOCK, {"uri": CONTROLLER}, f"--uri {CONTROLLER} {NO_BLOCKS}"),
+        (BLOCK, {"uri": "/dev/null"}, f"--uri /dev/null {NO_BLOCKS}"),
+    ],
+)  # fmt: skip
+def test_legs_that_cannot_read_a_device_say_so(data, leg, settings, reason):
+    assert leg.unsupported_reason(prepare(data, device_id=0, **settings)) == reason
 
 
-@pytest.mark.parametrize("uri", [CONTROLLER, "/dev/null"])
-def test_fio_is_left_out_where_only_nvme_commands_read(data, uri):
-    found = fio.prepare([XNVME_GDS], prepare(data, uri=uri), {"xnvme-gds": Result("xnvme-gds")})
-    assert found.result.skipped == f"it reads block devices and images, not {uri}"
-
-
-@pytest.mark.parametrize("uri", ["0000:00:04.0", "/dev/null"])
-def test_block_does_not_run_on_devices_that_take_nvme_commands_only(data, uri):
-    reason = BLOCK.unsupported_reason(prepare(data, uri=uri))
-    assert reason == f"--uri {uri} is neither a block device nor an image; xnvme-gds may read it"
+def test_fio_is_left_out_where_only_nvme_commands_read(data):
+    found = fio.prepare([XNVME_GDS], prepare(data, uri=CONTROLLER), {"xnvme-gds": Result("")})
+    assert found.result.skipped == f"it reads block devices and images, not {CONTROLLER}"
 
 
 MEM = {"uri": CONTROLLER, "gpu": 1}
@@ -99,7 +99,6 @@ def test_legs_of_dali_at_stores_have_their_own_number_of_threads(data):
     assert names == {name: int(name.removeprefix("dali-s3-")) if "dali" in name else 1
                      for name in names}  # fmt: skip
     with PYTHON_FILE.build(prepare(data, threads=3), False) as stream:
-        assert stream.pipe is not None
         assert stream.pipe.num_threads == 3
 
 
@@ -113,14 +112,3 @@ def test_with_gpu_memory_the_bytes_of_every_leg_are_added_up(data, contents, mon
             sums, _ = next(iter(stream.batches))
         assert [int(each) for each in sums.as_array()] == expected[:5]
     assert len(there) == 2
-
-
-def test_the_report_says_where_the_buffers_are(data, capsys):
-    kinds = {"dali": None, "python-file": "pinned", "xnvme-gds": "gpu"}
-    results = {name: Result(name, memory=memory) for name, memory in kinds.items()}
-    for device_id, shown in ((0, True), (None, False)):
-        made = prepare(data, device_id=device_id)
-        compared = report.Comparison([], made, None, "", "")
-        report.show_table(results, environment.describe(made), compared)
-        expected = "buffers: python-file pinned, xnvme-gds gpu; pinned is page-locked\n"
-        assert (expected in capsys.readouterr().out) == shown

@@ -8,10 +8,10 @@ import pytest
 from tests.kit.pictures import make_pictures
 
 GPU = "needs a GPU in the pipeline: --device-id N"
-MAPPED, CIFAR10 = "--datadir DATA --bmap", "loaders --set cifar10 --datadir CIFAR"
+MAPPED = "--datadir DATA --bmap"
 
-# DATA has pictures and containers, IMAGES and CIFAR what loaders read; FEWER has a picture less
-# than its containers, BROKEN a file that is none. NOTHING is an empty directory.
+# DATA has pictures and containers, IMAGES only pictures; FEWER has a picture less than its
+# containers, BROKEN a file that is none. NOTHING is an empty directory.
 REFUSED = [
     ("compare", "compare needs --datadir DIR or --bmap FILE"),
     ("compare --datadir /does/not/exist", "No such file or directory: /does/not/exist"),
@@ -41,28 +41,17 @@ REFUSED = [
     ("containers --bmap map.json", "containers needs --datadir DIR"),
     ("containers --datadir IMAGES", "No such file or directory: IMAGES/shards/webdataset; python "),
     ("containers --datadir FEWER", "24 samples in webdataset of 23 files in FEWER/train; python "),
-    ("readers --bmap map.json", "readers needs --datadir DIR"),
     # GPUs
     ("compare --mem gpu --datadir DATA", f"--mem gpu {GPU}"),
     ("compare --mem pinned --datadir DATA", f"--mem pinned {GPU}"),
     ("compare --pinned yes --datadir DATA", f"--pinned yes {GPU}"),
     ("compare --mem gpu --device-id 0 --decode --datadir DATA",
      "DALI decodes them from there: use --mem pinned"),
-    # loaders
-    ("loaders --set cifar10", "loaders needs --datadir DIR"),
-    ("loaders --datadir IMAGES", "the following arguments are required: --set"),
-    ("loaders --set imagenet-eval --datadir CIFAR", "--datadir CIFAR --set imagenet-eval: "),
-    (f"{CIFAR10} --workers 0,x", "an integer from 0 to 1024, not x"),
-    (f"{CIFAR10} --legs naive", "unknown leg 'naive'; known are dali, no-"),
-    (f"{CIFAR10} --batchsize 201", "use smaller batches"),
-    (f"{CIFAR10} --decode", "--decode is not for loaders"),
-    (f"{CIFAR10} --legs memory --queues 2", "--queues is for the legs"),
-    (f"{CIFAR10} --cold", "--cold: "),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def places(data, photographs, cifar, tmp_path_factory):
+def places(data, tmp_path_factory):
     fewer, broken = (tmp_path_factory.mktemp(name) for name in ("fewer", "broken"))
     shutil.copytree(data, fewer, dirs_exist_ok=True)
     (fewer / "train" / "c0" / "00.jpg").unlink()
@@ -72,7 +61,7 @@ def places(data, photographs, cifar, tmp_path_factory):
     shutil.rmtree(broken / "some")
     (broken / "c" / "1.jpg").write_text("not an image")
     (broken / "map.json").write_text("{}")
-    paths = {"DATA": data, "FEWER": fewer, "BROKEN": broken, "IMAGES": photographs, "CIFAR": cifar}
+    paths = {"DATA": data, "FEWER": fewer, "BROKEN": broken, "IMAGES": data / "train"}
     return {name: str(path) for name, path in paths.items()}
 
 

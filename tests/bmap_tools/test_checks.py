@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from bmap_tools import MapFormatError, load
-from tests.kit.bmap.documents import COLUMNS, GIB, UUID, document, drop, put, write
+from tests.kit.bmap.documents import (
+    COLUMNS,
+    GIB,
+    UUID,
+    as_saved,
+    document,
+    drop,
+    put,
+    sealed,
+    write,
+)
 from tests.kit.bmap.rules import is_valid
 
 HUGE = 2**63 - 512
@@ -124,9 +134,13 @@ def test_a_map_that_cannot_be_true_is_refused(tmp_path, message, edit):
     plain = document()
     edit(plain)
     assert not is_valid(plain)  # by the oracle of the random tests, too
-    path = write(tmp_path, plain)
-    with pytest.raises(MapFormatError, match=f"{re.escape(str(path))}: .*{message}"):
-        load(path)
+    layouts = [plain]
+    if isinstance(plain.get("files"), list):
+        layouts.append(as_saved(sealed(plain) if "digest" in plain else plain))
+    for content in layouts:
+        path = write(tmp_path, content)
+        with pytest.raises(MapFormatError, match=f"{re.escape(str(path))}: .*{message}"):
+            load(path)
 
 
 def test_two_spellings_of_one_path_are_the_same_path(tmp_path):

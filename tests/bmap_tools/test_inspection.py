@@ -2,16 +2,14 @@
 
 import errno
 import os
-import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
 from bmap_tools import fiemap, inspection
 from tests.kit.bmap.command import entries, fill, settle, through_the_image, tool
 from tests.kit.bmap.files import set_flags
-from tests.kit.devices import disk, loop_device, require, run
+from tests.kit.devices import disk, require, run
 
 
 def test_create_and_verify_leave_the_time_of_the_last_access(root, bmap):
@@ -85,14 +83,6 @@ def test_a_file_whose_extents_cannot_be_read_is_not_mapped(root, bmap, monkeypat
     assert len(files["c0/00.jpg"][4]) == 1
 
 
-def reason_against(kind, path):
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return inspection.unsupported_attribute(fd, kind)
-    finally:
-        os.close(fd)
-
-
 @pytest.mark.parametrize(
     ("kind", "flags", "reason"),
     [
@@ -118,24 +108,3 @@ def test_a_file_with_a_flag_that_cannot_be_set_here_is_not_mapped(monkeypatch, k
     assert (why is None) == (reason is None)
     assert reason is None or reason in str(why)
     assert requests == [0x801C581F if kind == "xfs" else 0x80086601]
-
-
-def test_a_real_time_file_cannot_be_mapped(tmp_path):
-    require("mkfs.xfs", "xfs_io")
-    for name in ("data", "realtime"):
-        with open(tmp_path / name, "wb") as image:
-            image.truncate(320 << 20)
-    (tmp_path / "mnt").mkdir()
-    with loop_device(tmp_path / "data") as data, loop_device(tmp_path / "realtime") as realtime:
-        run("mkfs.xfs", "-q", "-f", "-r", f"rtdev={realtime}", data)
-        command = ["mount", "-o", f"rtdev={realtime}", data, str(tmp_path / "mnt")]
-        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip("XFS with a real-time device cannot be mounted: needs CONFIG_XFS_RT")
-        try:
-            (tmp_path / "mnt" / "plain").write_bytes(b"x")
-            path = str(tmp_path / "mnt" / "file")
-            run("xfs_io", "-f", "-c", "chattr +r", "-c", "pwrite 0 100k", path)
-            assert "real-time" in str(reason_against("xfs", Path(path)))
-            assert reason_against("xfs", tmp_path / "mnt" / "plain") is None
-        finally:
-            run("umount", str(tmp_path / "mnt"))

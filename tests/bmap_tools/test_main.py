@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.kit.bmap.command import fill, program, refused, tool
+from tests.kit.bmap.command import fill, refused, tool
 from tests.kit.paths import ROOT
 from tests.kit.process import started
 
@@ -82,9 +82,3 @@ def test_a_closed_pipe_is_not_an_error(mapped):
     command = f"{sys.executable} -m bmap_tools show {mapped[1]} | true"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == ""
-
-
-def test_the_program_runs_by_its_module_name(mapped):
-    done = program("verify", mapped[1])
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "12 of 12 files are as mapped" in done.stderr

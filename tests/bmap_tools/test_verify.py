@@ -51,12 +51,6 @@ def test_a_changed_file_is_found(mapped, change, how):
     assert f"renew the map: python -m bmap_tools create {root} -o {bmap}" in said
 
 
-def test_a_lost_directory_is_found(mapped):
-    root, bmap = mapped
-    shutil.rmtree(root / "c1")
-    assert "6 of 12 files are not as mapped" in says(1, "verify", bmap)
-
-
 def test_unreadable_files_cannot_be_verified(public):
     fill(public, (5000, 5000))
     for name, size in (("secret", 5000), ("hole", 0)):

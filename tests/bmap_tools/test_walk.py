@@ -52,13 +52,6 @@ def test_links_are_followed_and_circles_are_not(root, tmp_path, bmap):
     assert tool("verify", bmap, "--bytes") == 0
 
 
-def test_a_class_that_is_a_link_to_the_root_has_the_roots_files(root, bmap):
-    (root / "loose.jpg").write_bytes(b"x")
-    (root / "self").symlink_to(root)
-    assert tool("create", root, "-o", bmap) == 0
-    assert list(entries(bmap)) == ["loose.jpg", "self/loose.jpg"]
-
-
 def test_fifos_sockets_and_devices_are_not_samples(root, bmap):
     (path,) = fill(root, (5000,))
     os.mkfifo(path.parent / "fifo")

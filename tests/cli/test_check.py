@@ -12,9 +12,9 @@ from dali_storage import readers
 from dali_storage.cli import check, index
 from dali_storage.contract.errors import SampleReplaced
 from dali_storage.samples import index_file
+from tests.bad_samples.test_structure import picture, sound
 from tests.kit.parity import build
 from tests.loaders.test_bad_images import jpeg
-from tests.samples.test_structure import picture, sound
 
 BAD = {
     "cut.jpg": "JPEG: cut short (no EOI)",

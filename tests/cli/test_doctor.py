@@ -9,10 +9,11 @@ import pytest
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.cli import doctor
-from dali_storage.contract import processors, registry
+from dali_storage.contract import registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.dali import compat
+from dali_storage.runtime import processors
 
 HELP = "get it from the shelf, or build it"
 

@@ -1,7 +1,5 @@
 """`python -m dali_storage index --coco`; what it writes is read in tests/readers/test_coco.py."""
 
-import sys
-
 import pytest
 
 from dali_storage.cli import index
@@ -50,9 +48,3 @@ def test_wrong_arguments_are_refused(words, wrong, capsys):
     with pytest.raises(SystemExit):
         index.main([*words, *wrong])
     assert wrong[0] in capsys.readouterr().err
-
-
-def test_a_missing_dali_is_named(words, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "dali_storage.readers.annotations", None)
-    assert index.main(words) == 1
-    assert "error: " in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """The files that commands write: nothing but a file is replaced, and errors name the file."""
 
 import os
-import tempfile
 
 import pytest
 
@@ -66,27 +65,6 @@ def test_a_full_disk_is_told_with_the_file_and_the_bytes(module, words, name, ru
     assert "File too large; the file needs at least " in told
     assert f"{name}'" in told
     assert os.path.getsize(name) == 3
-
-
-@pytest.mark.parametrize(
-    ("directory", "room", "words"),
-    [
-        ("out", 3, "File too large"),
-        ("out", 15, "File too large"),
-        ("none", 1 << 20, "No such file or directory"),
-        ("a.tar", 1 << 20, "Not a directory"),
-    ],
-)
-def test_annotations_need_a_temporary_directory(
-    directory, room, words, run, tmp_path,
-    monkeypatch
-):  # fmt: skip
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / directory))
-    with files_of_at_most(room):
-        told = run(index, "--coco ../ann.json -o .")
-    assert f"{words}; " in told
-    assert f"bytes here: set TMPDIR to another directory: '{tmp_path / directory}'" in told
-    assert os.listdir() == []
 
 
 @pytest.mark.parametrize("kind", ["a character device", "a FIFO", "this is a directory"])

@@ -22,12 +22,12 @@ def root(tmp_path):
     return str(tmp_path / "set")
 
 
-def test_a_line_says_for_each_check_how_much_was_compared(root):
-    command = [sys.executable, "-m", "dali_storage", "prove", root, "--samples", "20"]
-    options = ["--backend", "python-file", "--option", "lanes=2"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = [re.split("  +", line) for line in done.stdout.splitlines()]
+def test_a_line_says_for_each_check_how_much_was_compared(root, capsys):
+    options = ["--samples", "20", "--backend", "python-file", "--option", "lanes=2"]
+    assert prove.main([root, *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    lines = [re.split("  +", line) for line in printed.out.splitlines()]
     assert [line[-1] for line in lines] == ["equal"] * (4 + len(VARIANTS))
     assert [line[1] for line in lines[:2]] == ["40 of 40 samples", "20 of 20 samples, random"]
     assert {line[1].partition(", ")[0] for line in lines[2:]} == {"2 epochs of 20 samples"}

@@ -1,6 +1,8 @@
 """The columns of a catalog."""
 
+import copy
 import os
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -68,3 +70,12 @@ def test_the_checksum_tells_where_samples_are_in_which_files():
         replace(names, ranges=Ranges.of_columns(*map(np.array, each))) for each in [places, *others]
     ]
     assert len({catalog.checksum() for catalog in catalogs}) == 4
+
+
+@pytest.mark.parametrize("again", [replace, copy.copy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_a_known_checksum_is_not_that_of_a_copy(again):
+    names = Catalog.from_names([b"a", b"b"], [0, 1])
+    known = replace(names).knowing(7)
+    assert known.checksum() == 7
+    assert again(known).checksum() == names.checksum()
+    assert (known.sidecar, again(known).sidecar) == ({"checksum": 7}, {})

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.cuda import DeviceBuffer
 from dali_storage.contract.ranges import Ranges, lay_out
 from dali_storage.contract.views import Views
 from dali_storage.reading.batches import make_batch
+from dali_storage.runtime.cuda import DeviceBuffer
 
 NEAR = 4096
 FILES = [np.random.default_rng(seed).integers(0, 256, 90_000, np.uint8) for seed in range(3)]

@@ -10,6 +10,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.dali import source
+from dali_storage.saving import positions
 from tests.kit.dali import build, pipeline_of, take
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -172,11 +173,11 @@ def test_a_checkpoint_of_the_seed_of_another_pipeline_is_refused(tree):
 def test_a_damaged_checkpoint_is_refused(tree, change, words):
     """Those of the first dali_storage had no more than batches, batch_size and samples."""
     stream = source(build(readers.file, name="R", file_root=str(tree(22))), "R")
-    made = stream.checkpoint(0)
+    made = positions.checkpoint(stream, 0)
     saved = {key: value for key, value in (made | change).items() if value is not None}
     with pytest.raises(ValueError, match=rf"'R'\): .*{words}"):
-        stream.restore({"resumed": None} | saved)
-    stream.restore(json.loads(json.dumps(made)))
+        positions.restore(stream, {"resumed": None} | saved)
+    positions.restore(stream, json.loads(json.dumps(made)))
 
 
 def test_a_checkpoint_is_small_and_needs_the_names_once(tree, monkeypatch):

@@ -17,11 +17,11 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.contract import cuda
 from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import group, hold
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
+from dali_storage.runtime import cuda
 from dali_storage.samples.discovery import from_directory
 from tests.kit import versions
 from tests.kit.executor import BATCH, Executor, FakePipeline, Tensor, TensorList

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 
-from dali_storage import ReaderStatistics, readers, statistics
-from dali_storage.dali import source
+from dali_storage import readers, statistics
 from tests.kit.dali import both, build, pipeline_of, take
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -102,20 +101,6 @@ def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(tre
 
 
 # --- the source and its statistics ----------------------------------------------------------------
-
-
-def test_the_statistics_of_a_pipeline_count_the_batches_that_dali_took(tree):
-    files = sorted(tree(6, classes=1).rglob("*.jpg"))
-    root = str(files[0].parent.parent)
-    pipeline = build(readers.file, 6, file_root=root, name="R", backend="memory")
-    assert statistics(pipeline, "R") == ReaderStatistics()
-    take(pipeline, 10)
-    counted = statistics(pipeline, "R")
-    taken = source(pipeline, "R").position.next
-    assert 10 <= taken == counted.batches
-    assert counted.bytes == taken * sum(file.stat().st_size for file in files)
-    assert counted.wait_seconds > 0  # at least for the first batch
-    assert counted.depth == 1
 
 
 def test_statistics_of_a_reader_of_dali_are_refused(root):

@@ -190,6 +190,24 @@ def test_the_names_of_the_documents_exist(document):
             pkgutil.resolve_name(name)
 
 
+@pytest.mark.parametrize(
+    "document", ["CONTRIBUTING.md", "docs/design.md", "docs/write-a-backend.md"]
+)
+def test_the_functions_of_the_documents_exist(document):
+    """Written as `name()` or `Class.name()`; those of Python, DALI and CUDA have a module."""
+    sources = [*(ROOT / "dali_storage").rglob("*.py"), *(ROOT / "backends").rglob("*.py")]
+    sources += [ROOT / "tests/kit/tiers.py"]
+    known = {
+        node.name
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    named = re.findall(r"`([A-Z]\w+\.\w+|\w+)\(\)`", prose_of(document))
+    assert named
+    assert [name for name in named if not known.issuperset(name.split("."))] == []
+
+
 def test_the_tables_of_options_are_those_of_the_constructors():
     same = option_tables.page() == option_tables.PAGE.read_text()
     assert same, "docs/backend-options.md is out of date: run python -m tests.kit.option_tables"

@@ -118,14 +118,21 @@ class Picture:
       not exist, the name belongs to `dali_storage`, or else stands for itself, as `obstore` does.
     * The standard library and numpy may be imported everywhere, and modules of one folder may
       import each other.
+    * The number after a room is its budget: the most lines that its modules may have.
+    * `spine:` has the most modules and lines that its roots may reach, and the roots. The imports
+      of the composition root, `beyond`, are not followed. A module without code is not counted.
 
     Attributes:
         rooms: the modules of each room.
         arrows: of each room, the modules or packages that it may import, by their names there.
+        budgets: lines of each room that has a budget.
+        spine: modules and lines, the roots, and the composition root.
     """
 
     rooms: dict[str, set[str]] = field(default_factory=dict)
     arrows: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    budgets: dict[str, int] = field(default_factory=dict)
+    spine: tuple[int, int, set[str], set[str]] = (0, 0, set(), set())
 
 
 @cache
@@ -135,13 +142,17 @@ def picture():
     for line in re.sub(r",\n +", ", ", text).splitlines():
         if match := re.fullmatch(r"(\w+):", line):
             section = match[1]
-        elif match := re.fullmatch(r"( *)(\S+) +->(.*)", line):
+        elif match := re.fullmatch(r"spine: (\d+) modules, (\d+) lines: (.*); beyond (.*)", line):
+            roots = set().union(*(resolve("dali_storage", each) for each in match[3].split(", ")))
+            drawn.spine = int(match[1]), int(match[2]), roots, resolve("dali_storage", match[4])
+        elif match := re.fullmatch(r"( *)(\S+) +(\d*) *->(.*)", line):
             section = section if match[1] else ""
             room = f"{section}.{match[2]}".lstrip(".")
             drawn.rooms[room] = resolve(section, match[2])
+            drawn.budgets |= {room: int(match[3])} if match[3] else {}
             drawn.arrows[room] = {
                 target: resolve(section, target)
-                for target in filter(None, match[3].strip().split(", "))
+                for target in filter(None, match[4].strip().split(", "))
             }
         else:
             assert not line.strip(), f"tests/docs/imports.txt: cannot read {line!r}"
@@ -203,13 +214,13 @@ def test_no_import_is_part_of_a_circle(room):
         pytest.fail(f"circle: {' <- '.join(error.args[1])}")
 
 
-def test_a_backend_imports_nothing_of_the_core_but_the_contract():
+def test_a_backend_imports_nothing_of_the_core_but_contract_and_runtime():
     assert [
         str(each)
         for each in all_imports()
         if each.importer.startswith("backends.")
         and each.module.startswith("dali_storage.")
-        and folder(each.module) != "dali_storage.contract"
+        and folder(each.module) not in ("dali_storage.contract", "dali_storage.runtime")
     ] == []
 
 
@@ -239,6 +250,33 @@ def test_private_names_stay_in_their_folder():
     ] == []
 
 
+def lines(found):
+    return sum(len(modules()[module].read_text().splitlines()) for module in found)
+
+
+@pytest.mark.parametrize("room", picture().budgets)
+def test_a_room_keeps_to_its_budget_of_lines(room):
+    assert lines(picture().rooms[room]) <= picture().budgets[room]
+
+
+def test_every_room_of_the_product_has_a_budget():
+    assert [room for room in picture().rooms if room.startswith(PRODUCT)] == [*picture().budgets]
+
+
+def has_code(module):
+    return len(ast.parse(modules()[module].read_text()).body) > 1
+
+
+def test_the_spine_keeps_to_its_budget():
+    """The default way of a batch, without the options that the composition root plugs in."""
+    most_modules, most_lines, roots, beyond = picture().spine
+    found = (roots | reachable(*roots, beyond=beyond)) - beyond
+    found = {module for module in found if has_code(module)}
+    listed = "\n".join(f"{lines([module]):5} {module}" for module in sorted(found))
+    assert len(found) <= most_modules, listed
+    assert lines(found) <= most_lines, f"{lines(found)} lines\n{listed}"
+
+
 ENGINES = ("backends.linux.", "backends.xnvme.")
 PRODUCTS = {
     module
@@ -247,15 +285,15 @@ PRODUCTS = {
 }
 
 
-def reachable(module):
-    """All modules of ours that are loaded with a module."""
+def reachable(*roots, beyond=frozenset()):
+    """All modules of ours that are loaded with some modules; not by the imports of `beyond`."""
     found = set()
-    todo = {module}
+    todo = {*roots}
     while todo:
         found |= todo
-        todo = {e.module for e in all_imports() if e.importer in todo and e.module in modules()}
-        todo -= found
-    return found - {module}
+        todo = {e.module for e in all_imports() if e.importer in todo - beyond}
+        todo = todo & set(modules()) - found
+    return found - {*roots}
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith(ENGINES)])
@@ -299,6 +337,19 @@ def test_the_core_works_without_dali_and_without_rich():
         "from dali_storage.contract import registry; registry.load('python-file')"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_loads_no_plug_that_no_argument_asks_for(tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class/1.jpg").write_bytes(b"x")
+    done = run(
+        "import sys; from nvidia.dali import Pipeline; from dali_storage import readers\n"
+        "with (pipe := Pipeline(1, 1, None)):\n"
+        f"    pipe.set_outputs(*readers.file(file_root={str(tmp_path)!r}))\n"
+        "pipe.build(); pipe.run()\n"
+        "print(*(it for it in sys.modules if 'sampling' in it or 'bad_samples' in it))"
+    )
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 
 def test_backends_is_a_relative_link():

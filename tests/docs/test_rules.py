@@ -13,17 +13,15 @@ WAITS = {"acquire", "check_call", "check_output", "communicate", "join", "result
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
 
 
-def within(tree, is_such):
+def within(nodes, is_such):
     """The identities of all nodes below the nodes for which `is_such` holds."""
-    return {id(part) for node in ast.walk(tree) if is_such(node) for part in ast.walk(node)}
+    return {id(part) for node in nodes if is_such(node) for part in ast.walk(node)}
 
 
-def waits(tree):
+def waits(nodes):
     """Line and seconds of each call that waits for a constant time and must not run out of it."""
-    may_run_out = {
-        id(call) for node in ast.walk(tree) if expects_it(node) for call in ast.walk(node)
-    }
-    for node in ast.walk(tree):
+    may_run_out = within(nodes, expects_it)
+    for node in nodes:
         if not isinstance(node, ast.Call) or id(node) in may_run_out:
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
@@ -48,22 +46,22 @@ def runs_alone(node):
     return any(isinstance(each, ast.Name) and each.id == "alone" for each in decorators)
 
 
-def compared_clocks(tree):
+def compared_clocks(nodes):
     """The lines of assertions that compare the reading of a clock."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assert):
             for call in ast.walk(node.test):
                 if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in CLOCKS:
                     yield node.lineno
 
 
-def numbers_of_the_process(tree):
+def numbers_of_the_process(nodes):
     """The lines that count all threads or descriptors, which other tests change meanwhile.
 
     A test that runs `alone` may do that; others ask tests/kit/process.py for their part.
     """
-    allowed = within(tree, runs_alone)
-    for node in ast.walk(tree):
+    allowed = within(nodes, runs_alone)
+    for node in nodes:
         if isinstance(node, ast.Call) and id(node) not in allowed:
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             counts = name in {"enumerate", "active_count"} and "threading" in ast.unparse(node.func)
@@ -73,17 +71,17 @@ def numbers_of_the_process(tree):
 
 
 def broken_rules(source, *, kit=False):
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]
     found = [
         f"{line}: {seconds} s may be too short on a busy machine; wait {HANG} s or longer"
-        for line, seconds in waits(tree)
+        for line, seconds in waits(nodes)
         if seconds < HANG
     ]
     if not kit:
-        found += [f"{line}: an assertion about a clock" for line in compared_clocks(tree)]
+        found += [f"{line}: an assertion about a clock" for line in compared_clocks(nodes)]
         found += [
             f"{line}: a number of the whole process; ask tests/kit/process.py for your part of it"
-            for line in numbers_of_the_process(tree)
+            for line in numbers_of_the_process(nodes)
         ]
     return found
 

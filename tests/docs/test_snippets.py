@@ -347,14 +347,9 @@ def test_frames_beyond_the_end_of_a_video_are_what_the_page_of_other_formats_say
     assert edge[1:].tolist() == [edge[1]] * 3
 
 
-def test_the_pipeline_of_the_readme_delivers_every_sample(data):
-    (code,) = snippets("README.md", "python")
-    code = here(code, SMALL | {"/data/train": str(data)})
-    assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
-
-
-def test_the_program_of_the_first_page_delivers_every_sample(data):
-    (code,) = snippets("docs/start.md", "python")
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
+def test_the_pipeline_of_a_first_page_delivers_every_sample(page, data):
+    (code,) = snippets(page, "python")
     code = here(code, SMALL | {"/data/train": str(data)})
     assert run(code).splitlines() == ["torch.Size([4, 224, 224, 3]) torch.Size([4, 1])"] * 5
 

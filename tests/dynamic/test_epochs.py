@@ -15,7 +15,6 @@ from nvidia.dali import Pipeline
 
 from dali_storage.dynamic import readers
 from dali_storage.dynamic.readers import File
-from dali_storage.readers.arguments import complete
 from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -50,14 +49,6 @@ def test_samples_are_named_if_wanted(tree, capture):
     expected = names(ndd.readers.File(file_root=root))
     assert names(File(file_root=root, source_info=True)) == expected
     assert not any(names(File(file_root=root)))
-
-
-@pytest.mark.parametrize("name", readers.__all__)
-def test_a_reader_is_prepared_with_its_arguments_only(name):
-    reader = getattr(readers, name)
-    own = dict.fromkeys(["self", "given", "__class__", "name", "device"])
-    shown = inspect.signature(reader.__init__).parameters.keys() - {"self"}
-    assert complete(reader.__init__, {}, own).keys() <= shown
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from dali_storage.formats.coco.check import check
+from dali_storage.formats.coco import dump
 from dali_storage.formats.coco.options import CocoOptions
-from dali_storage.formats.coco.ragged import Ragged
+from dali_storage.formats.coco.parse import Found
 
 GONE = object()
 POLYGONS, PIXELS = {"polygon_masks": True}, {"pixelwise_masks": True}
@@ -40,9 +40,11 @@ def changed(kind, field, value, number=2):
 
 
 def checked(content, **options):
-    """What DALI must find."""
+    """The names and annotations."""
     content = content.encode() if isinstance(content, str) else content
-    return check("a.json", content.decode("latin-1"), CocoOptions(**options))
+    given = CocoOptions(**options)
+    files = Found("a.json", content.decode("latin-1"), given).files()
+    return dump.read("a.json", files, given)
 
 
 def refused(content, **options):
@@ -185,52 +187,18 @@ def test_what_dali_takes_is_accepted():
     data["annotations"][1].pop("iscrowd")
     data["annotations"][1]["image_id"] = 999
     data["annotations"][2] |= {"iscrowd": 1, "segmentation": {"size": [20, 10], "more": 1}}
-    data["annotations"][3] |= {"bbox": [1e39, -5, 3, 4], "segmentation": None}
+    data["annotations"][3] |= {"bbox": [1e39, 3e38, 3, 3e38], "segmentation": None}
     data["images"][1] |= {"text": "\\ud800 \U0001f600", "file_name": "é\U0001f600.jpg"}
     data["images"][1].pop("width")
     for text in (json.dumps(data), json.dumps(data, ensure_ascii=False)):
-        found = checked(text, polygon_masks=True)
-        assert found.names == [b"0.jpg", "é\U0001f600.jpg".encode(), b"2.jpg", b"3.jpg"]
-        assert found.objects.tolist() == [1, 0, 1, 1]
-        assert found.polygons.tolist() == [1, 0, 0, 0]
+        names, found = checked(text.replace("2017", "0e308"), polygon_masks=True, ltrb=True)
+        assert found.objects.columns[0][2].tolist() == [np.inf, np.float32(3e38), np.inf, np.inf]
+        assert names == [b"0.jpg", "é\U0001f600.jpg".encode(), b"2.jpg", b"3.jpg"]
+        assert np.diff(found.objects.starts).tolist() == [1, 0, 1, 1]
+        assert np.diff(found.polygons.starts).tolist() == [1, 0, 0, 0]
     data["annotations"][3]["segmentation"] = []
-    data["annotations"][2]["segmentation"]["counts"] = "0"
+    data["annotations"][2]["segmentation"]["counts"] = [200]
     data["images"][1]["width"] = 5
     checked(json.dumps(data), pixelwise_masks=True, images=(b"0.jpg",))
     names = json.dumps(DATA).encode().replace(b"0.jpg", b"\xff.jpg")  # as file systems have them
-    assert checked(names).names[0] == b"\xff.jpg"
-
-
-def test_annotations_that_dali_loses_are_noticed():
-    expected = checked(json.dumps(DATA), polygon_masks=True)
-    names = [*reversed(expected.names)]
-
-    def found(starts, labels):
-        return Ragged(np.array(starts), np.empty((len(labels), 4)), np.array(labels))
-
-    every = found(range(5), [1] * 4)
-    assert expected.lost(names, every, every) is None
-    for less in ([0, 1, 1, 2, 3], [0, 0, 1, 2, 3]):
-        fewer = found(less, [1] * 3)
-        lost = names[np.flatnonzero(np.diff(less) == 0)[0]]
-        assert expected.lost(names, fewer, every) == lost
-        assert expected.lost(names, every, fewer) == lost
-    assert expected.lost(names[1:], found(range(4), [1] * 3), every) == names[0]
-    more = found([0, 2, 3, 4, 5], [1, 0, 1, 1, 1])  # one near size_threshold
-    assert expected.lost(names, more, every) is None
-
-
-def test_labels_that_dali_loses_are_noticed():
-    data = changed("annotations", "category_id", 2)
-    data["annotations"].append(data["annotations"][1] | {"category_id": 777})
-    data["categories"].append({"id": 5})  # keeps its number
-    images = (b"2.jpg", b"1.jpg", b"2.jpg")
-    for more, wanted in (({}, [2, 1, 0, 2]), ({"avoid_class_remapping": True}, [2, 5, 777, 2])):
-        expected = checked(json.dumps(data), images=images, **more)
-        assert expected.labels.tolist() == wanted
-        for wrong, lost in ((None, None), (0, b"2.jpg"), (1, b"1.jpg"), (2, b"1.jpg")):
-            labels = np.array(wanted)
-            if wrong is not None:
-                labels[wrong] = labels[wrong] == 0
-            rows = Ragged(np.array([0, 1, 3, 4]), np.empty((4, 4)), labels[[0, 1, 2, 0]])
-            assert expected.lost(images, rows, None) == lost
+    assert checked(names)[0][0] == b"\xff.jpg"

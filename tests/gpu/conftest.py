@@ -6,8 +6,8 @@ from importlib.metadata import distributions
 
 import pytest
 
-from dali_storage.contract import cuda
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.runtime import cuda
 
 NOTHING_RAN = 2  # exit status
 

@@ -5,10 +5,11 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.contract import cuda, registry
+from dali_storage.contract import registry
 from dali_storage.contract._types import Buffer
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.reader import Batch
+from dali_storage.runtime import cuda
 
 NAME = "overwriting"
 

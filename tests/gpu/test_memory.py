@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.gpu import driver
-from dali_storage.contract import cuda
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.runtime import cuda
 from dali_storage.testing import SnapshotRangeTests
 from tests.gpu.readers import DeviceReader
 

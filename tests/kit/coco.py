@@ -1,6 +1,9 @@
 """Random annotation files of COCO, and random options of `fn.readers.coco`."""
 
 import json
+import re
+
+import numpy as np
 
 NAMES = ["{}.jpg", "a/{}.jpg", "b c/x {}.png", "é{}.jpg", "{}", "train/{:012d}.jpg"]
 NUMBERS = [0, -0.0, 0.1, 0.09999999, 0.1000001, 1e-7, 2.5e1, 1e10, 123456789.123456789]
@@ -17,8 +20,27 @@ def number(random):
     return round(value, 2) if kind == 2 else value
 
 
-def polygon(random):
+def any_number(random):
+    """Another one of three: of 1 to 25 digits, or about half-way between two float32."""
+    kind = random.randrange(3)
+    if kind == 0:
+        return number(random)
+    if kind == 1:
+        first = np.float32(random.uniform(-10, 10) * 10.0 ** random.randint(-44, 37))
+        half = (float(first) + float(np.nextafter(first, np.float32(0)))) / 2
+        return f"#{half:.{random.randint(1, 25)}g}#"
+    digits = str(random.randrange(10 ** random.randint(1, 25)))
+    point = random.randint(0, len(digits))
+    whole, fraction = digits[:point] or "0", digits[point:] and "." + digits[point:]
+    power = random.choice(["", "", f"e{random.randint(-30, 38)}", f"E{random.randint(-60, 38):+}"])
+    return f"#{random.choice(['', '-'])}{whole}{fraction}{power}#"
+
+
+def polygon(random, within):
+    """`within` pixels that can be drawn, or of any numbers."""
     count = 2 * random.randint(3, random.choice([4, 11]))
+    if not within:
+        return [any_number(random) for _ in range(count)]
     return [min(max(number(random), -5), 70) for _ in range(count)]
 
 
@@ -73,7 +95,9 @@ def some_images(random, folder, *, largest, only_known):
 def some_segmentation(random, height, width, encode):
     kind = random.random()
     if kind < 0.55:
-        return {"segmentation": [polygon(random) for _ in range(random.choice([1, 1, 2, 3]))]}
+        return {
+            "segmentation": [polygon(random, encode) for _ in range(random.choice([1, 1, 2, 3]))]
+        }
     if kind < 0.65:
         return {"segmentation": []}
     if kind < 0.7 and encode is None:  # with masks of pixels, DALI crashes
@@ -102,7 +126,7 @@ def write_annotations(random, folder, *, largest=60, crowd=0.3, only_known=False
         size = by_id.get(owner, {"width": 10, "height": 10})
         entry = {"id": each, "image_id": owner, "area": random.random()}
         entry["category_id"] = random.choice([*known, *([] if only_known else [777, 0])])
-        entry["bbox"] = [number(random) for _ in range(4)]
+        entry["bbox"] = [any_number(random) for _ in range(4)]
         if random.random() < 0.8:
             entry["iscrowd"] = int(random.random() < crowd)
         entry |= some_segmentation(random, size["height"], size["width"], encode)
@@ -116,7 +140,8 @@ def write_annotations(random, folder, *, largest=60, crowd=0.3, only_known=False
         data.pop("info")
     with open(folder / "ann.json", "w", encoding="utf-8") as file:
         indent, ascii_only = random.choice([None, None, 1]), random.random() < 0.5
-        json.dump(shuffled(random, data, 0.5), file, ensure_ascii=ascii_only, indent=indent)
+        text = json.dumps(shuffled(random, data, 0.5), ensure_ascii=ascii_only, indent=indent)
+        file.write(re.sub('"#(.*?)#"', r"\1", text))
     return [image["file_name"] for image in images]
 
 

@@ -9,7 +9,7 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 
 from dali_storage.contract.catalog import Catalog
-from dali_storage.samples import discovery
+from dali_storage.samples import finding
 
 REFUSALS = ("No files found", "Incorrect format of the list file", "Wrong format of file_list")
 
@@ -60,7 +60,7 @@ def entries(found: Catalog) -> Entries:
 
 def entries_or_refusal(**arguments: Any) -> Entries | None:
     try:
-        return entries(discovery.discover(**arguments))
+        return entries(finding.find(**arguments))
     except ValueError:
         return None
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from nvidia.dali.tensors import TensorGPU
 
-from dali_storage.contract import cuda
 from dali_storage.dali import group, hold
+from dali_storage.runtime import cuda
 from tests.kit.fake_cuda import Cuda
 
 BATCH = 4

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.contract import cuda
 from dali_storage.contract._types import Buffer
 from dali_storage.contract.reader import Reader
+from dali_storage.runtime import cuda
 
 _RUNTIME = (
     *("eventRecord", "getDeviceCount", "hostRegister", "hostUnregister"),

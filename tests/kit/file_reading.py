@@ -2,7 +2,10 @@
 
 import errno
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,9 +15,11 @@ import pytest
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
+from dali_storage.contract.stages import turn_given_by
 from dali_storage.samples.discovery import from_directory, from_files
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming
+from dali_storage.testing.reading import in_lane
 from tests.kit.bmap.files import as_nobody
 from tests.kit.devices import evict
 
@@ -35,6 +40,16 @@ def of_reading(tests: type) -> type:
         if name.startswith("test_") and name.removeprefix("test_") not in _OF_READING:
             setattr(tests, name, None)
     return tests
+
+
+@contextmanager
+def yielding(call: Callable[[], None]) -> Iterator[None]:
+    """Call a function where a read in the lane of the shipped tests yields its turn."""
+    before = in_lane(partial(turn_given_by, call))
+    try:
+        yield
+    finally:
+        in_lane(partial(turn_given_by, before))
 
 
 class FileTests:

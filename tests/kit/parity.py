@@ -168,8 +168,8 @@ _WRITERS = {
     "mxnet": write_numbered_recordios,
 }
 _DATABASES = ("lmdb", "caffe", "caffe2")
-_NUMBERED = "columns", "file", "manifest", "mxnet", "nemo_asr", "records", *_DATABASES
-_OUTPUT = {"tfrecord": "n", "coco": 3} | dict.fromkeys(_NUMBERED, 1)
+_NUMBERED = "columns", "file", "manifest", "mix", "mxnet", "nemo_asr", "records", *_DATABASES
+OUTPUT = {"tfrecord": "n", "coco": 3} | dict.fromkeys(_NUMBERED, 1)
 """The output that is a number; of others the only one."""
 
 
@@ -183,7 +183,7 @@ def numbered(reader: str, directory: Path, counts: Sequence[int]) -> Callable[[A
     def of_module(module: Any) -> Operator:
         def read(**arguments: Any) -> Any:
             found = getattr(module, reader)(**given | arguments)
-            return found[_OUTPUT[reader]] if reader in _OUTPUT else found
+            return found[OUTPUT[reader]] if reader in OUTPUT else found
 
         return read
 
@@ -212,39 +212,49 @@ def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[s
 
 
 def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
-    if reader in ("manifest", "nemo_asr"):
-        sound, manifest = directory / "sound.wav", directory / "manifest.json"
-        with wave.open(str(sound), "wb") as file:
-            file.setparams((1, 2, 8000, 1, "NONE", ""))
-            file.writeframes(b"12")
-        lines = [{"audio_filepath": str(sound), "n": number} for number in range(sum(counts))]
-        manifest.write_text("\n".join(map(json.dumps, lines)))
-        if reader == "manifest":
-            return {"manifests": str(manifest), "columns": {"n": int}}
-        rest = {"read_sample_rate": False, "read_text": False, "read_idxs": True}
-        return {"manifest_filepaths": str(manifest), **rest}
     if reader == "coco":
         return write_numbered_images(directory, sum(counts)) | {"image_ids": True}
     files = [str(directory / f"{number}.bin") for number in range(len(counts))]
+    each = [path for path, count in zip(files, counts, strict=True) for _ in range(count)]
+    if reader in ("manifest", "nemo_asr"):
+        return _of_manifest(reader, directory / "manifest.json", files, each)
     for path, count in zip(files, counts, strict=True):
         Path(path).write_bytes(bytes(count) or b"x")  # DALI does not map empty files
+    labels = [*range(len(each))]
     if reader in ("file", "columns"):
-        one = files[:1] * sum(counts)
-        given: Any = one if reader == "file" else [one]
-        return {"files": given, "labels": [*range(sum(counts))]}
-    if reader == "sequence":
-        (directory / "stream").mkdir(exist_ok=True)
-        for number in range(sum(counts)):
-            pixel = Image.new("L", (1, 1), number)
-            pixel.save(directory / f"stream/{number:03}.png")
-        return {"file_root": str(directory), "sequence_length": 1, "image_type": types.GRAY}
+        return {"files": each if reader == "file" else [each], "labels": labels}
+    if reader == "mix":
+        parts = {"a": slice(counts[0]), "b": slice(counts[0], None)}
+        sources = {name: {"files": each[it], "labels": labels[it]} for name, it in parts.items()}
+        return {"sources": sources, "labels": "own"}
     if reader == "records":
         offsets = [start for count in counts for start in range(count)]
         ids = np.repeat(range(len(counts)), counts)
         return {"files": files, "file_ids": ids, "offsets": offsets, "sizes": 1}
-    for number in range(sum(counts)):
+    if reader == "sequence":
+        (directory / "stream").mkdir(exist_ok=True)
+        for number in labels:
+            pixel = Image.new("L", (1, 1), number)
+            pixel.save(directory / f"stream/{number:03}.png")
+        return {"file_root": str(directory), "sequence_length": 1, "image_type": types.GRAY}
+    for number in labels:
         np.save(directory / f"{number:03}.npy", np.array([number]))
     return {"file_root": str(directory), "file_filter": "*.npy"}
+
+
+def _of_manifest(
+    reader: str, manifest: Path, files: Sequence[str], each: Sequence[str]
+) -> dict[str, Any]:
+    for path in files:
+        with wave.open(path, "wb") as file:
+            file.setparams((1, 2, 8000, 1, "NONE", ""))
+            file.writeframes(b"12")
+    lines = [{"audio_filepath": path, "n": number} for number, path in enumerate(each)]
+    manifest.write_text("\n".join(map(json.dumps, lines)))
+    if reader == "manifest":
+        return {"manifests": str(manifest), "columns": {"n": int}}
+    rest = {"read_sample_rate": False, "read_text": False, "read_idxs": True}
+    return {"manifest_filepaths": str(manifest), **rest}
 
 
 # --- The promises --------------------------------------------------------------------------------

@@ -84,12 +84,12 @@ class Descriptors(FileReads):
         """`memory` is uint8[n, size]."""
         addresses = memory.ctypes.data + np.arange(len(fds)) * memory.strides[0]
         sizes = np.full(len(fds), memory.shape[1])
-        super().__init__(queue, fds, addresses, sizes, will_wait=self.wait)
+        super().__init__(queue, fds, addresses, sizes)
         self.ended: list[int] = []
         self.waits = 0
 
     def end(self, numbers: list[int]) -> None:
         self.ended += numbers
 
-    def wait(self) -> None:
+    def will_wait(self) -> None:
         self.waits += 1

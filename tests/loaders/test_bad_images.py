@@ -13,8 +13,8 @@ from PIL import Image
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError
 from dali_storage.loaders import cifar10, image_folder
+from tests.bad_samples.test_replacement import instead
 from tests.kit.loading import Make, labels, two_readers
-from tests.reading.test_replacement import instead
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
 SAMPLES, BATCH = 40, 8

@@ -157,17 +157,6 @@ def test_the_original_archive_is_read_as_by_torchvision(split):
     require_equal(found, by_torchvision(root, split))
 
 
-def test_a_loader_can_be_used_after_an_error_when_the_file_is_mended(copy):
-    path = copy / PYTHON / "test_batch"
-    content = path.read_bytes()
-    path.write_bytes(content[:-1000])
-    with cifar10(copy, "test", batch_size=32, **RAW) as loader:
-        with pytest.raises(ValueError, match="truncated"):
-            next(iter(loader))
-        path.write_bytes(content)
-        require_equal(taken(loader), by_torchvision(copy, "test"))
-
-
 # Order
 
 

@@ -2,7 +2,6 @@
 
 import operator
 import os
-import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,20 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import registry
 from dali_storage.loaders import Shard, cifar10, cifar100
-from dali_storage.loaders.datasets.cifar_files import CIFAR10 as ARCHIVES
 from dali_storage.loaders.transforms import presets
 from tests.kit.cifar_archive import (
     BINARY,
     CLASSES,
     PYTHON,
     ROWS,
-    batch_of_python,
     make_images,
     pickled,
 )
@@ -31,7 +26,6 @@ from tests.kit.process import descriptors, lanes
 
 RAW: dict[str, Any] = {"device": "cpu", "num_threads": 1, "to": "numpy", "preset": presets.RAW}
 BATCH = make_images(4, 10, seed=0)
-GOOD = batch_of_python("testing batch 1 of 1", BATCH)
 
 
 def open_test_split(directory):
@@ -119,26 +113,6 @@ def test_a_name_in_a_text_file_is_a_line(copy):
     (copy / BINARY / TEXT).write_text("\r\n".join([*names, "", " "]))
     with cifar10(copy / BINARY, "test", batch_size=2, **RAW) as loader:
         assert loader.classes == tuple(names)
-
-
-_PLACES = st.integers(0, 80) | st.integers(len(GOOD) - 200, len(GOOD) - 1)
-_CHANGES = st.lists(
-    st.tuples(_PLACES | st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=3
-)
-
-
-@given(changes=_CHANGES, cut=st.integers(0, len(GOOD)) | st.none())
-def test_a_damaged_batch_is_refused_or_read_as_pickle_does(changes, cut):
-    content = bytearray(GOOD[:cut])
-    for place, value in changes:
-        content[place : place + 1] = bytes([value])[: len(content) - place]
-    try:
-        found = ARCHIVES[0].records(bytes(content))
-    except ValueError:
-        return
-    expected = pickle.loads(content, encoding="latin1")
-    assert np.array_equal(found.content[found.starts[:, None] + np.arange(3072)], expected["data"])
-    assert np.array_equal(found.labels, expected["labels"])
 
 
 # Files and directories

@@ -186,19 +186,6 @@ def test_shuffle_by_a_window_is_dalis_default_shuffle(tmp_path):
     assert [*found[0], *found[1]] == [label for batch in expected for label in batch]
 
 
-@pytest.mark.parametrize("train", [True, False])
-def test_ranks_share_the_samples(tmp_path, train):
-    root = numbered(tmp_path, 21)
-    ranks = [
-        labels_of(root, 2, train=train, shard=Shard(rank, 3, rank), last_batch="partial")
-        for rank in range(3)
-    ]
-    for epoch in range(2):
-        assert sorted(label for rank in ranks for label in rank[epoch]) == list(range(21))
-    if not train:
-        assert all(rank[0] == rank[1] for rank in ranks)
-
-
 def flips(root, **options):
     """Of images that are black to the left and white to the right: which are flipped."""
     steps = [Flip()]

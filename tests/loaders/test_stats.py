@@ -8,7 +8,7 @@ import pytest
 from dali_storage import statistics
 from dali_storage.loaders import LoaderStats
 from dali_storage.loaders.loop import loader as loader_module
-from dali_storage.reading import prefetch
+from dali_storage.observing import observer
 from tests.kit.loading import Make
 
 
@@ -20,7 +20,7 @@ class Clock:
         self.now, self.asked = 0, False
         self.waits = waits
         self.patch(monkeypatch, loader_module, lambda: self.now)
-        self.patch(monkeypatch, prefetch, self.of_storage)
+        monkeypatch.setattr(observer, "perf_counter", self.of_storage)
 
     def patch(self, monkeypatch, module, clock):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))

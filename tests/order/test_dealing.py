@@ -12,7 +12,8 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from dali_storage.order import OrderOptions
-from dali_storage.order.dealing import StreamOrder, StreamRest
+from dali_storage.order.resuming.resume import StreamRest
+from dali_storage.order.sampling.dealing import StreamOrder
 from tests.kit.streams import cases, entries, stream
 
 

@@ -10,8 +10,6 @@ from array import array
 import numpy as np
 import pytest
 
-from dali_storage.order import OrderOptions
-from dali_storage.order.dealing import StreamOrder
 from dali_storage.order.sampling.own import OwnOrder
 
 torch = pytest.importorskip("torch", reason="no torch: pip install torch")
@@ -211,19 +209,6 @@ def test_an_array_is_not_copied_and_a_range_is_no_list(make):
     finally:
         tracemalloc.stop()
     assert most < (size if make is np.arange else 9 * size)
-
-
-def test_ranks_are_dealt_an_own_order():
-    made = OwnOrder(permutation, SAMPLES)
-    for epoch in range(3):
-        seen = []
-        for rank in range(3):
-            options = OrderOptions(num_shards=3, shard_id=rank, pad_last_batch=True)
-            order = StreamOrder(made, 2, options)
-            batches = [order.batch(epoch * 4 + index).tolist() for index in range(4)]
-            seen += [each for batch in batches[:3] for each in batch]
-            seen += batches[3][: 2 * (rank + 1) // 3 - 2 * rank // 3]
-        assert sorted(seen) == ALL
 
 
 def test_torch_is_not_imported():

@@ -7,6 +7,7 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.dali import source
+from dali_storage.saving import positions
 from tests.kit.parity import numbers
 from tests.kit.resuming import (
     EPOCH,
@@ -179,7 +180,7 @@ def test_other_ranks_do_not_go_on_with_seeds_that_they_do_not_know():
     arguments = {"random_shuffle": True, "options": {"seed": 4}}
     made = pipeline(1, 2, 4, **arguments)
     numbers(made, 2)
-    state = source(made, "R").state(made._batches_to_consume)
+    state = positions.state(source(made, "R"), made._batches_to_consume)
     assert numbers(pipeline(1, 2, 4, state, **arguments), 5) == numbers(made, 5)
     for world, batch_size in ((3, 4), (2, 5)):
         with pytest.raises(ValueError, match=r"'R'\): .*resume with 2 shards and .*seed="):
@@ -199,4 +200,4 @@ def test_a_reader_that_has_begun_is_not_resumed():
     state, made = begun(), pipeline(0, 2, 4)
     numbers(made, 1)
     with pytest.raises(RuntimeError, match=r"'R'\) has begun to read"):
-        source(made, "R").resume(state)
+        positions.resume(source(made, "R"), state)

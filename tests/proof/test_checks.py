@@ -15,8 +15,8 @@ from dali_storage.contract.catalog import CatalogBuilder
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.format import Format
 from dali_storage.dali.comparing import VARIANTS
+from dali_storage.order.resuming.state import SavedPositions
 from dali_storage.order.shards import Shards
-from dali_storage.order.state import SavedPositions
 from dali_storage.order.streams import Lists
 from dali_storage.proof import checks
 from dali_storage.proof.checks import compare
@@ -25,6 +25,7 @@ from dali_storage.reading import source
 from dali_storage.reading.position import Position
 from dali_storage.reading.source import BatchStream
 from dali_storage.samples import discovery
+from dali_storage.saving import positions
 from tests.kit.devices import disk
 from tests.kit.layouts import make_map
 
@@ -129,8 +130,8 @@ def options(**changes):
     """Our reader is given another order."""
 
     def change(self, **settings):
-        made = {name: value(getattr(self._order, name)) for name, value in changes.items()}
-        self._order = dataclasses.replace(self._order, **made)
+        made = {name: value(getattr(self.options, name)) for name, value in changes.items()}
+        self.options = dataclasses.replace(self.options, **made)
         return settings
 
     return (
@@ -218,7 +219,7 @@ FAULTS = {
         "list order",
     ),
     "a checkpoint of the batch after": (
-        (BatchStream, "restore", before(restored_late)),
+        (positions, "restore", before(restored_late)),
         "restored",
     ),
     "a sample that is repeated after a resume": (given(-1), "is given 2 times"),
@@ -228,7 +229,7 @@ FAULTS = {
         "name",
     ),
     "a kind of images that is not found": (
-        (discovery, "_file_filters", lambda real: lambda given: ["*.jpg", "*.png"]),
+        (discovery, "file_filters_of", lambda real: lambda given: ["*.jpg", "*.png"]),
         "samples instead of",
     ),
     "hidden classes that are left out": (
@@ -253,7 +254,7 @@ FAULTS = {
         "RuntimeError: x",
     ),
     "wrong bytes after a resume": (
-        (BatchStream, "resume", after(blank_when_resumed)),
+        (positions, "resume", after(blank_when_resumed)),
         "has the CRC-32",
     ),
     "a state that is right on the first rank only": (

@@ -115,8 +115,8 @@ def test_a_reader_is_watched_as_its_argument_says(tree, given, expected):
         build(readers.file, name="R", file_root=root, **given),
         build(readers.mix, name="R", **mixed, **given),
     ]
-    openings = [dali.source(each, "R")._opening for each in pipelines]
-    assert [it.stall_after for it in openings] == [expected] * 2
+    openings = [dali.source(each, "R").opening for each in pipelines]
+    assert [it.observe.keywords["stall_after"] for it in openings] == [expected] * 2
     assert openings[1].names == [os.fsencode(root)] * 2
 
 

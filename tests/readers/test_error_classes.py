@@ -72,4 +72,5 @@ def test_errors_have_these_classes(reader, change, theirs, mine, tmp_path, monke
             step = "run"
             pipeline.run()
         found.append((step, caught.type))
+    assert mine[1] is not FileNotFoundError or caught.value.filename == "gone"
     assert found == [theirs, mine]

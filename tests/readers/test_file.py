@@ -13,28 +13,6 @@ from tests.kit.dali import build, take
 # --- parity -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("used", [(0, 1, 2), (2,), (0, 2), (2, 1)])
-def test_the_index_of_a_sample_leads_to_its_name(tree, used):
-    root = str(tree(23, sizes=(10, 20)))
-    order = {"random_shuffle": True, "seed": 3, "num_shards": 2, "name": "R"}
-    real = build(fn.readers.file, file_root=root, **order)
-    ours = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with ours:
-        outputs = readers.file(file_root=root, **order, return_index=True)
-        ours.set_outputs(*(outputs[output] for output in used))
-    names = readers.catalog(ours, "R")
-    for _ in range(8):
-        expected, _ = real.run()
-        index = ours.run()[used.index(2)].as_array()
-        assert index.dtype == np.int64
-        assert [names.name(i).decode() for (i,) in index] == [
-            expected[slot].source_info() for slot in range(4)
-        ]
-        assert [names.path(i) for (i,) in index] == [
-            f"{root}/{expected[slot].source_info()}".encode() for slot in range(4)
-        ]
-
-
 @pytest.mark.parametrize(
     ("exec_dynamic", "batch_size", "backend"),
     [

@@ -137,15 +137,6 @@ def test_segments_that_are_no_ranges_of_bytes_are_refused(kind, span, tmp_path):
         take(pipeline_of(tmp_path, [{KEY: "b", **span}]), 1)
 
 
-def test_a_bad_segment_may_be_replaced(tmp_path, sound):
-    (tmp_path / "b").write_bytes(b"no sound")
-    lines = [{KEY: "a.wav"}, {KEY: "b", "duration": 0.1}]
-    pipeline = pipeline_of(tmp_path, lines, on_error="replace", return_index=True)
-    with pytest.warns(UserWarning, match="need a WAV with PCM"):
-        found = [bytes(np.asarray(pipeline.run()[0][0])) for _ in range(2)]
-    assert found == [sound.read_bytes()] * 2
-
-
 BAD = {
     "no object": ("[1]", "it is not one JSON object"),
     "text": ("nonsense", "Expecting value .column 1.; write one object"),

@@ -381,17 +381,9 @@ TWO = {"a": SOURCE, "b": SOURCE}
             "weights must name each of 'a', 'b'; missing: 'b'",
         ),
         (
-            {"weights": {"a": -1, "b": 1}},
-            "a weight must be a finite number of at least 0, not -1 of 'a'",
-        ),
-        ({"weights": {"a": float("nan"), "b": 1}}, "not nan of 'a'"),
-        ({"weights": {"a": "much", "b": 1}}, "not 'much' of 'a'"),
-        ({"weights": {"a": 0, "b": 0}}, "all weights are 0"),
-        (
             {"weights": {"a": 1, "b": 1}, "schedule": [(0, {"a": 1, "b": 1})]},
             "cannot both be given",
         ),
-        ({"schedule": [(3, {"a": 1, "b": 1})]}, "schedule must begin at position 0"),
         ({"epoch_size": 0}, "epoch_size must be at least 1, not 0"),
         ({"epoch_size": 2, "num_shards": 3}, "epoch_size must be at least num_shards, 3, not 2"),
         ({"labels": "mine"}, "labels must be 'own' or 'joint', not 'mine'"),
@@ -422,10 +414,7 @@ def test_bad_arguments_of_mixtures_are_refused(arguments, message):
     ("arguments", "message"),
     [
         ({"weights": "often"}, "weights must be 'balanced', 'sqrt'"),
-        ({"weights": {3: 1, 7: 1}}, "weights must name each of 3, 7, 9; missing: 9"),
-        ({"weights": [1, 2]}, "weights: 2 numbers for 18 samples"),
         ({"weights": "balanced", "order": [1]}, "weights and order cannot both be given"),
-        ({"order": [18]}, "order has the index 18, but 18 samples exist"),
         (
             {"weights": "balanced", "shuffle_after_epoch": True},
             "shuffle_after_epoch=True and weights",
@@ -434,7 +423,6 @@ def test_bad_arguments_of_mixtures_are_refused(arguments, message):
             {"weights": "balanced", "stick_to_shard": True},
             "stick_to_shard=True and weights exclude",
         ),
-        ({"epoch_size": 1.5}, "epoch_size must be an integer"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )

@@ -123,15 +123,6 @@ def test_white_space_of_an_index_does_not_matter(tmp_path):
     assert batch_of(arguments, 3) == take(build(fn.readers.mxnet, 3, {}, **arguments), 1)[0]
 
 
-@pytest.mark.parametrize("missing", ["0.rec", "index"])
-def test_a_missing_file_is_named_at_once(tmp_path, missing):
-    arguments = written(tmp_path, [GOOD], [0])
-    (tmp_path / missing).unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        build(readers.mxnet, 1, {}, **arguments)
-    assert caught.value.filename == str(tmp_path / missing)
-
-
 SPLIT = recordio_record(b"1234" + RECORDIO_MAGIC + b"5678" + RECORDIO_MAGIC, 1.0)
 
 

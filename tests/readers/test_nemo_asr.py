@@ -188,13 +188,7 @@ def test_a_wrong_argument_is_refused(given, says, sound):
         readers.nemo_asr(**arguments)
 
 
-def test_a_missing_manifest_or_file_is_named(sound, tmp_path):
-    with pytest.raises(FileNotFoundError, match="none"):
-        readers.nemo_asr(manifest_filepaths=str(tmp_path / "none.json"))
-    manifest = manifest_of(sound, [{KEY: sound}, {KEY: "/none.wav"}])
-    pipeline = build(readers.nemo_asr, 1, {}, manifest_filepaths=manifest)
-    with pytest.raises(FileNotFoundError, match=r"/none\.wav"):
-        take(pipeline, 3)
+def test_a_file_whose_header_is_needed_is_missing_at_once(sound):
     manifest = manifest_of(sound, [{KEY: sound, "offset": 0.1}, {KEY: "/none.wav"}])
     with pytest.raises(FileNotFoundError, match=r"/none\.wav"):
         readers.nemo_asr(manifest_filepaths=manifest)
@@ -362,11 +356,3 @@ def test_it_works_where_conditionals_are_enabled_and_before_any_batch(dynamic, s
     expected = take(pipeline(fn.readers.nemo_asr, False), 3)
     for lazy in (False, True):
         assert take(pipeline(readers.nemo_asr, lazy), 3) == expected
-
-
-def test_a_single_output_is_no_tuple(sound):
-    manifest = manifest_of(sound, [{KEY: sound}])
-    only = {"read_text": False, "read_sample_rate": False, "manifest_filepaths": manifest}
-    assert len(take(build(lambda: readers.nemo_asr(**only), 1, {}), 1)[0]) == 1
-    with_index = take(build(lambda: readers.nemo_asr(**only, return_index=True), 1, {}), 1)[0]
-    assert with_index[1] == [("int64", (1,), bytes(8))]

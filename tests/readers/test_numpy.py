@@ -62,14 +62,6 @@ def one(paths, **arguments):
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def test_an_index_is_returned_beside_the_array(arrays):
-    pipeline = build(readers.numpy, 10, {}, files=arrays, return_index=True, name="R")
-    data, index = take(pipeline, 1)[0]
-    assert [np.frombuffer(it[2], np.float32)[0] for it in data] == list(range(10))
-    found = [readers.catalog(pipeline, "R").path(np.frombuffer(it[2], int)[0]) for it in index]
-    assert found == list(map(os.fsencode, arrays))
-
-
 def test_a_region_of_tensors_is_refused(arrays):
     with Pipeline(1, 1, None):
         start = fn.constant(idata=[1, 1])

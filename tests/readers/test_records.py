@@ -145,15 +145,6 @@ def test_iterators_give_what_they_give_of_readers_file(tmp_path, policy):
     assert ours == real
 
 
-def test_an_index_tells_the_sample_and_its_file(data):
-    pipeline = pipeline_of(**data.arguments(), return_index=True, random_shuffle=True)
-    contents, _, index = pipeline.run()
-    catalog = readers.catalog(pipeline, "R")
-    for number, sample in enumerate(index.as_array().ravel().tolist()):
-        assert np.array(contents[number]).tobytes() == data.contents[sample]
-        assert catalog.path(sample) == os.fsencode(data.files[data.ids[sample]])
-
-
 # --- Loaders -------------------------------------------------------------------------------------
 
 
@@ -237,16 +228,6 @@ def test_a_range_may_end_with_its_file(data):
 def test_a_batch_may_have_no_bytes(data, backend):
     pipeline = pipeline_of(2, files=data.files[0], offsets=[7, 0, 7], sizes=0, backend=backend)
     assert take(pipeline, 3) == [(b"", label) for label in (0, 1, 2, 0, 1, 2)]
-
-
-def test_a_missing_file_is_reported_when_its_turn_comes(data):
-    os.unlink(data.files[1])
-    ids = np.repeat([0, 1], [12, 11])
-    pipeline = pipeline_of(**data.arguments(file_ids=ids))
-    assert len(take(pipeline, 3)) == 12
-    with pytest.raises(FileNotFoundError) as caught:
-        pipeline.run()
-    assert caught.value.filename == str(data.files[1])
 
 
 def test_a_backend_of_whole_files_is_refused_by_name(data, monkeypatch):

@@ -3,7 +3,6 @@
 import gzip
 import io
 import os
-import shutil
 import sys
 import tempfile
 from random import Random
@@ -19,7 +18,7 @@ import dali_storage
 from dali_storage import readers
 from dali_storage.cli.index import main
 from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.errors import BackendUnavailable, ContainerChangedError, RecordError
+from dali_storage.contract.errors import BackendUnavailable, RecordError
 from dali_storage.dali import group
 from dali_storage.formats.tfrecord import example as example_module
 from dali_storage.formats.tfrecord import index as tfrecord_index
@@ -75,9 +74,6 @@ def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(write):
     data, index = pipeline.run()
     assert bytes(np.array(data[1])) == b"finest"
     assert index.as_array().tolist() == [[0], [1]]
-    (name,) = pipeline.reader_meta()
-    path = readers.catalog(pipeline, name).path(1)
-    assert path.endswith(b"x.tfrecord")
 
 
 # --- features ------------------------------------------------------------------------------------
@@ -353,22 +349,6 @@ def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(write, monke
         build(path=path)
 
 
-def test_a_file_that_is_missing_is_an_error_when_its_turn_comes(write):
-    path = write(FINE, FINE)
-    index = path.replace(".tfrecord", ".idx")
-    arguments = {"path": [path, path + "?"]}
-    pipeline = build(index_path=[index] * 2, **arguments)
-    with pytest.raises(FileNotFoundError) as caught:
-        pipeline.run()
-    assert caught.value.filename == path + "?"
-    with pytest.raises(FileNotFoundError) as caught:
-        build(**arguments)
-    assert caught.value.filename == path + "?"
-    with pytest.raises(FileNotFoundError) as caught:
-        build(index_path=[index, index + "?"], **arguments)
-    assert caught.value.filename == index + "?"
-
-
 # --- order and memory ----------------------------------------------------------------------------
 
 
@@ -490,12 +470,3 @@ def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():
     assert [bytes(each) for each in strings] == [b"finest"] * 3
     assert not any(np.shares_memory(each, buffer) for each in strings)
     assert not any(group._is_leased(each) for each in strings)
-
-
-def test_a_file_without_index_that_is_replaced_before_the_first_batch_is_refused(write):
-    path = write(FINE)
-    pipeline = parity.build(readers.tfrecord, 1, {}, path=path, features={"n": NUMBER})
-    twin = shutil.copy(path, f"{path}.twin")
-    os.replace(twin, path)
-    with pytest.raises(ContainerChangedError, match="was written or replaced"):
-        pipeline.run()

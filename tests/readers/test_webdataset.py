@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, types
+from nvidia.dali import fn, types
 
-from dali_storage import readers
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats.tar import webdataset
-from tests.kit.containers import index_by_wds2idx, write_numbered_tars, write_tar
+from tests.kit.containers import index_by_wds2idx, write_tar
 from tests.kit.parity import contents, take
 from tests.kit.views import views_of
 from tests.kit.webdataset import MEMBERS, build, find
@@ -36,27 +35,6 @@ def test_names_of_tars_and_components_need_not_be_text(tmp_path):
     os.rename(write_tar(tmp_path / "t", [("\udcff.\udcfe", b"1"), ("2.jpg", b"")]), path)
     for ext in (b"\xfe", "\udcfe"):
         assert contents(build(paths=path, ext=ext, batch_size=2)) == [[b"1", b""]]
-
-
-def test_one_output_is_a_node_and_several_are_a_tuple(tar):
-    with Pipeline(1, 1, None):
-        one = readers.webdataset(paths=tar, ext="jpg")
-        two = readers.webdataset(paths=tar, ext=["jpg", "cls"])
-        indexed = readers.webdataset(paths=tar, ext="jpg", return_index=True)
-    assert one.name.startswith("__Webdataset_0")
-    assert [len(two), len(indexed)] == [2, 2]
-
-
-def test_the_index_of_a_sample_leads_to_its_tar(tmp_path):
-    tars, _ = write_numbered_tars(tmp_path, [3, 2])
-    ext, options = ["n", "missing"], {"random_shuffle": True, "return_index": True}
-    pipeline = build(paths=tars, ext=ext, batch_size=5, **options)
-    found, _, indices = contents(pipeline)
-    catalog = readers.catalog(pipeline, "R")
-    for sample, index in zip(found, indices, strict=True):
-        assert sample == index
-        number = int.from_bytes(index, "little")
-        assert catalog.path(number * catalog.pieces) == os.fsencode(tars[number // 3])
 
 
 def test_dtypes_may_be_of_numpy(tar):
@@ -227,16 +205,3 @@ def test_the_name_in_a_header_may_be_another_than_that_of_the_file(tmp_path, fla
     assert make_indexes([str(tmp_path / "a.tar")]) == 0
     assert f" {name}\n" in (tmp_path / "a.idx").read_text()
     find([tmp_path / "a.tar"], [tmp_path / "a.idx"])
-
-
-@pytest.mark.parametrize("with_index", [True, False])
-def test_a_tar_that_is_replaced_before_the_first_batch_is_refused(with_index, tmp_path):
-    (path,), indexes = write_numbered_tars(tmp_path, [5])
-    given = {"index_paths": indexes} if with_index else {}
-    pipeline = build(paths=path, ext="n", batch_size=5, backend="python-file", **given)
-    twin = tmp_path / "twin"
-    twin.write_bytes(bytes(os.path.getsize(path)))
-    os.replace(twin, path)
-    with pytest.raises(ContainerChangedError, match="was written or replaced") as info:
-        pipeline.run()
-    assert info.value.filename == path

@@ -1,5 +1,6 @@
 import pytest
 
+from dali_storage.observing.observer import Observed
 from dali_storage.order import OrderOptions
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
@@ -38,6 +39,7 @@ class Opener:
             device=self.device,
             order=OrderOptions(**order),
             pinned=pinned,
+            observe=Observed,
         )
         source = BatchStream("R", opening)
         source.configure(batch_size=4, seed=pipeline_seed, checkpointing=False)

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dali_storage.contract import cuda
 from dali_storage.contract._types import address_of
 from dali_storage.reading.buffers import BufferPool
+from dali_storage.runtime import cuda
 from tests.kit.tiers import by_tier
 
 

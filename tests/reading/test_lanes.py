@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from dali_storage.contract.stages import yield_turn
 from dali_storage.reading.lanes import Gate, Lanes, spare_processors
 from tests.kit.process import SECONDS, refuse_thread, wait_until
 from tests.kit.process import lanes as started
@@ -21,7 +22,7 @@ class Gates:
         self._changed = threading.Condition()
         self._open = set()
         self._yielding = set()
-        self.yield_turn = lambda: None
+        self.yields = 1  # times a job yields
 
     def begin(self, job):
         self.begun.append(job)
@@ -32,7 +33,8 @@ class Gates:
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: job in self._open | self._yielding, SECONDS)
         if job in self._yielding:
-            self.yield_turn()
+            for _ in range(self.yields):
+                yield_turn()
             with self._changed:
                 assert self._changed.wait_for(lambda: job in self._open, SECONDS)
         with self._changed:
@@ -66,7 +68,6 @@ def lanes(count, turns, jobs):
     """Lanes to which jobs from 0 to `jobs` - 1 have been submitted."""
     gates = Gates()
     running = Lanes[int](count, turns=turns, begin=gates.begin, work=gates.work)
-    gates.yield_turn = running.yield_turn
     try:
         for job in range(jobs):
             running.submit(job)
@@ -80,7 +81,6 @@ def test_lanes_of_several_readers_wait_at_their_gate_for_those_that_have_not_yie
     gate, gates = Gate(), Gates()
     gate.put(None)
     both = [Lanes[int](1, turns=1, begin=gates.begin, work=gates.work, gate=gate) for _ in "ab"]
-    gates.yield_turn = lambda: [each.yield_turn() for each in both]  # one of them is the caller's
     try:
         for job, at_work in [(0, 0), (1, 0), (2, 1)]:
             both[job % 2].submit(job)
@@ -126,18 +126,12 @@ def test_no_more_lanes_start_than_there_are():
 
 
 def test_a_turn_that_is_yielded_twice_is_yielded_once():
-    with lanes(4, 1, jobs=4) as (gates, running):
-        once = gates.yield_turn
-
-        def twice():
-            once()
-            once()
-
-        gates.yield_turn = twice
+    with lanes(4, 1, jobs=4) as (gates, _):
+        gates.yields = 2
         gates.wait_for(0)
         gates.let_yield(0)
         gates.wait_for(0, 1)
-        running.yield_turn()  # and in a thread that is no lane it does nothing
+        yield_turn()  # and in a thread that is no lane it does nothing
         gates.let_end(0)
         gates.wait_for_end(1)
         gates.wait_for(1)
@@ -210,7 +204,7 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(turns
 
 def test_spare_processors_are_those_of_this_process(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
-    monkeypatch.setattr("dali_storage.contract.processors.quota", lambda: 8.0)
+    monkeypatch.setattr("dali_storage.runtime.processors.quota", lambda: 8.0)
     assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
 
 

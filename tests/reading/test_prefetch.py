@@ -17,11 +17,13 @@ import pytest
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
 from dali_storage.order import Order, OrderOptions, sequence
+from dali_storage.reading.lanes import copying_lanes
 from dali_storage.reading.position import next_index
-from dali_storage.reading.prefetch import Prefetcher, copying_lanes
+from dali_storage.reading.prefetch import Prefetcher
 from dali_storage.samples.discovery import from_files
 from tests.kit.interrupts import ends_at, interrupted
-from tests.kit.process import SECONDS, lanes, refuse_thread, wait_until, without_collector
+from tests.kit.process import SECONDS, lanes, wait_until, without_collector
+from tests.kit.reading_ahead import reading_ahead
 from tests.kit.stand_ins import Recorder, content
 from tests.kit.views import views_of
 
@@ -36,13 +38,17 @@ class Stream:
         catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
         order = Order(SAMPLES, BATCH, OrderOptions())
         self.reader = reader
-        self.ahead = Prefetcher(catalog, reader, order, depth, **options)
+        self.ahead = reading_ahead(catalog, reader, order, depth, **options)
         self.close = self.ahead.close
 
     def get(self, index, **options):
         batch = self.ahead.get(index, **options)
         assert len(batch.samples) == len(batch.outputs[0])
         return [content.tobytes() for content in batch.outputs[0]]
+
+    @property
+    def statistics(self):
+        return self.ahead.observer.statistics
 
     def finish(self):
         """Wait until all that is read ahead has been read."""
@@ -198,7 +204,7 @@ def test_what_is_hot_needs_no_lane(views):
     order, before = Order(SAMPLES, BATCH, OrderOptions()), lanes()
     catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
     reader = Held(catalog, lanes=2)
-    ahead = Prefetcher(catalog, reader, order, 1, views=views)
+    ahead = reading_ahead(catalog, reader, order, 1, views=views)
     with contextlib.closing(ahead):
         for index in range(5):
             ahead.read_ahead(index, next_index)
@@ -207,7 +213,7 @@ def test_what_is_hot_needs_no_lane(views):
         for index in (5, 9, 10, 2, 11):  # 5 and 9 are not hot
             assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
         assert bool(lanes() - before)
-        assert ahead.statistics.batches == 10
+        assert ahead.observer.statistics.batches == 10
 
 
 def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_reads():
@@ -224,7 +230,7 @@ def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_re
             return self.hot_now
 
     reader = Warming(catalog, lanes=2)
-    ahead = Prefetcher(catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views=[0])
+    ahead = reading_ahead(catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views=[0])
     with contextlib.closing(ahead):
         ahead.get(0)
         wait_until(lambda: len(asked) == 4)
@@ -239,7 +245,7 @@ def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_re
 def test_ctrl_c_in_a_hot_batch_does_not_disturb_the_order(point):
     options = OrderOptions(shuffle_after_epoch=True, seed=3)
     right = Order(20, BATCH, options)
-    ahead = Prefetcher(
+    ahead = reading_ahead(
         from_files([f"path/{sample}" for sample in range(20)]),
         Held(from_files(["x"])),
         Order(20, BATCH, options),
@@ -294,7 +300,7 @@ def test_a_hot_batch_that_fails_keeps_no_memory_of_the_reader():
 
     catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
     order = Order(SAMPLES, BATCH, OrderOptions())
-    ahead = Prefetcher(catalog, Noting(catalog), order, 1, views=[0], fmt=Picky())
+    ahead = reading_ahead(catalog, Noting(catalog), order, 1, views=[0], fmt=Picky())
     with without_collector(), contextlib.closing(ahead):
         try:
             look(kept := np.zeros(1))
@@ -383,17 +389,6 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
             assert not thread.is_alive(), point
             assert seen == [expected(index) for index in range(start, start + 5)]
     threading._limbo.clear()  # Python counts interrupted starts
-
-
-def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
-    with prefetcher() as ahead:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse_thread)
-            for _ in range(3):
-                with pytest.raises(RuntimeError, match="start new thread"):
-                    ahead.get(0)
-        require_batches(ahead, 0, 1)
-    assert ahead.reader.closed
 
 
 @pytest.mark.parametrize(

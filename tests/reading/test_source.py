@@ -12,8 +12,10 @@ from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
+from dali_storage.observing.observer import observed
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
+from dali_storage.saving import positions
 from tests.kit.interrupts import interrupted
 from tests.kit.process import lanes, status_of_fork, without_collector
 from tests.kit.stand_ins import content
@@ -153,9 +155,9 @@ def test_a_checkpoint_is_of_the_first_batch_not_delivered_also_after_seeks(opene
             taken.append(source.position.next)
             take(source, 1, pending)
     expected = [*taken, source.position.next][-1 - pending]
-    checkpoint = source.checkpoint(pending)
+    checkpoint = positions.checkpoint(source, pending)
     assert checkpoint["batches"] == expected
-    restored.restore(checkpoint)
+    positions.restore(restored, checkpoint)
     restored.start(**SETTINGS)
     assert take(restored, 1) == in_list_order(expected)
 
@@ -163,9 +165,9 @@ def test_a_checkpoint_is_of_the_first_batch_not_delivered_also_after_seeks(opene
 def test_positions_are_forgotten_when_their_batches_are_delivered(opener):
     source = opener.start()
     take(source, 100, pending=2)
-    assert source.checkpoint(pending=3)["batches"] == 97
+    assert positions.checkpoint(source, pending=3)["batches"] == 97
     with pytest.raises(IndexError):
-        source.checkpoint(pending=70)
+        positions.checkpoint(source, pending=70)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_a_closed_source_reads_no_more(opener, batches):
         with pytest.raises(RuntimeError, match=r"'R'\) is closed; build a new pipeline"):
             source.start(**SETTINGS) if batches is None else source.batch()
     assert source.meta["epoch_size"] == 10
-    assert source.statistics.batches == (batches or 0)
+    assert observed(source.observer).statistics.batches == (batches or 0)
     del source
     gc.collect()
     assert opener.closed == 1
@@ -274,7 +276,7 @@ def test_samples_of_several_pieces_are_counted_once():
     with contextlib.closing(BatchStream("R", opening)) as source:
         source.configure(batch_size=4, seed=None, checkpointing=False)
         source.start(**SETTINGS)
-        assert source.checkpoint(0)["samples"] == 3
+        assert positions.checkpoint(source, 0)["samples"] == 3
         assert source.meta["epoch_size"] == 3
         batch = source.batch()
         assert batch.samples.tolist() == [0, 1, 2, 0]

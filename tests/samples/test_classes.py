@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, strategies
 
 from dali_storage.contract.objects import Listing
-from dali_storage.samples import discovery, listing
+from dali_storage.samples import finding, listing
 from dali_storage.samples.listing import choose_samples
 
 Names = strategies.lists(
@@ -112,7 +112,7 @@ class Shelf:
 )
 def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme, expected):
     names = b"a/x.jpg", b"a-b/y.jpg", b"root.jpg", b"a/", b"a/deep/z.jpg", b"a/x.txt"
-    found = discovery.from_store(Shelf(*names), f"{scheme}://bucket/train")
+    found = finding.from_store(Shelf(*names), f"{scheme}://bucket/train")
     assert [found.name(sample) for sample in range(len(found))] == expected
     assert found.labels.tolist() == [*range(len(expected))]
     places = [sorted(names).index(name) for name in expected]
@@ -130,15 +130,15 @@ def test_a_store_without_samples_is_refused_with_root_and_filters():
     )
     shelf = Shelf(b"a/1.jpg", b"b/1.png", b"c")
     with pytest.raises(ValueError, match=refusal):
-        discovery.from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
+        finding.from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
 
 
 @pytest.mark.parametrize("root", ["http://h/x", "https://h"])
 def test_a_web_server_as_root_is_refused(root):
     with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
-        discovery.discover(remote=Shelf(), file_root=root)
+        finding.find(remote=Shelf(), file_root=root)
 
 
 def test_a_url_as_root_needs_a_backend_that_lists():
     with pytest.raises(ValueError, match="file_root 's3://b': the backend cannot list objects"):
-        discovery.discover(file_root="s3://b")
+        finding.find(file_root="s3://b")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_storage.samples import discovery
+from dali_storage.samples import discovery, finding
 from tests.kit.bmap.files import as_nobody
 from tests.kit.dali_files import (
     dali_entries,
@@ -73,7 +73,7 @@ def test_links_to_directories_and_broken_links_are_samples(tmp_path):
 def test_filters_that_are_none_mean_the_default(tmp_path):
     for suffix in (b".jpg", b".webp", b".txt"):
         write(tmp_path, "class", b"a" + suffix)
-    found = discovery.discover(file_root=tmp_path, file_filters=None)
+    found = finding.find(file_root=tmp_path, file_filters=None)
     assert entries(found) == dali_entries(file_root=str(tmp_path))
 
 
@@ -207,17 +207,17 @@ def test_a_tree_is_used_only_if_the_user_names_nothing(tmp_path):
     write(tmp_path, "class/on disk.jpg")
     write(tmp_path, "list.txt", content=b"class/listed.jpg 3")
     tree = MemoryTree(b"/nowhere", {b"c": [b"b.jpg", b"a.jpg", b"a.txt"], b"b": []})
-    assert entries(discovery.discover(lambda: tree)) == [(b"c/a.jpg", 1), (b"c/b.jpg", 1)]
+    assert entries(finding.find(lambda: tree)) == [(b"c/a.jpg", 1), (b"c/b.jpg", 1)]
     for arguments, expected in (
         ({"file_root": tmp_path}, (b"class/on disk.jpg", 0)),
         ({"files": ["named"], "labels": 5}, (b"named", 5)),
         ({"file_list": tmp_path / "list.txt"}, (b"class/listed.jpg", 3)),
     ):
-        assert entries(discovery.discover(not_asked, **arguments)) == [expected]
+        assert entries(finding.find(not_asked, **arguments)) == [expected]
     with pytest.raises(ValueError, match=r"labels .* files"):
-        discovery.discover(not_asked, labels=[1, 2])
+        finding.find(not_asked, labels=[1, 2])
     with pytest.raises(ValueError, match="file_filters"):
-        discovery.discover(lambda: tree, file_filters=[])
+        finding.find(lambda: tree, file_filters=[])
 
 
 # --- memory ---

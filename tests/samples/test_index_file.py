@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from dali_storage.backends.extents.map import LoadedMap, files_of
 from dali_storage.contract.catalog import Catalog
-from dali_storage.samples import discovery, index_file
+from dali_storage.samples import finding, index_file
 from dali_storage.samples.index_file import CatalogFile, save
 from tests.kit import scale
 from tests.kit.catalogs import columns_of
@@ -271,7 +271,7 @@ def test_a_file_that_is_no_index_is_named(tmp_path):
         with pytest.raises(
             ValueError, match=f"{name}' is neither a directory nor an index of samples; make one"
         ):
-            discovery.discover(file_root=tmp_path / name)
+            finding.find(file_root=tmp_path / name)
     with pytest.raises(FileNotFoundError, match="nothing"):
         CatalogFile(tmp_path / "nothing")
 

@@ -13,7 +13,7 @@ from dali_storage import readers
 from dali_storage.cli import index
 from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.loaders import image_folder
-from dali_storage.samples import discovery
+from dali_storage.samples import discovery, finding
 from dali_storage.samples.index_file import CatalogFile
 from tests.kit.catalogs import columns_of
 from tests.kit.dali import build, take
@@ -54,7 +54,7 @@ def test_an_index_has_the_samples_of_its_directory(root, options, filters):
     made = make_index(root, *options)
     expected = discovery.from_directory(root, **filters)
     for same in ({}, filters):
-        found = discovery.discover(file_root=made, **same)
+        found = finding.find(file_root=made, **same)
         assert columns_of(found) == columns_of(expected)
         assert found.checksum() == expected.checksum()
 
@@ -199,7 +199,7 @@ def indexed(server, tmp_path, capsys):
 
 
 def test_the_index_of_a_url_has_sizes_and_versions(indexed):
-    found = discovery.discover(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
+    found = finding.find(file_root=indexed, file_filters=discovery.DEFAULT_FILE_FILTERS)
     expected = list(OBJECTS.items())[:4]
     assert found.paths(np.arange(4)) == [
         b"s3://bucket/train/%b" % key.encode() for key, _ in expected

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_storage.samples import discovery
-from dali_storage.samples.locations import locations
+from dali_storage.samples import discovery, finding
+from dali_storage.samples.finding import locations
 from tests.kit.dali_files import (
     dali_entries,
     dali_entries_or_refusal,
@@ -146,7 +146,7 @@ def test_a_list_that_cannot_be_read_is_an_os_error(tmp_path):
 )
 def test_files_are_labelled_as_dali_does(list_root, arguments):
     expected = dali_entries(file_root=str(list_root), **arguments)
-    assert entries(discovery.discover(file_root=list_root, **arguments)) == expected
+    assert entries(finding.find(file_root=list_root, **arguments)) == expected
 
 
 def test_files_may_have_any_path_type_and_encoding():
@@ -174,7 +174,7 @@ def test_files_may_have_any_path_type_and_encoding():
 def test_arguments_that_dali_refuses_are_refused(arguments, ours, dalis):
     assert dalis in dali_error(**arguments)
     with pytest.raises(ValueError, match=ours):
-        discovery.discover(**arguments)
+        finding.find(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_arguments_that_dali_refuses_are_refused(arguments, ours, dalis):
 )
 def test_an_argument_of_a_wrong_type_is_named(arguments, message):
     with pytest.raises(TypeError, match=message):
-        discovery.discover(**arguments)
+        finding.find(**arguments)
 
 
 UNKNOWN = {
@@ -223,11 +223,11 @@ def test_an_unknown_scheme_is_refused_by_the_name_of_the_argument(tmp_path, url,
     for arguments in given:
         (argument,) = arguments
         with pytest.raises(ValueError, match=f"^{argument} {reason}$"):
-            discovery.discover(**arguments)
+            finding.find(**arguments)
     for arguments in ({"files": ["a.jpg"]}, {"file_list": tmp_path / "list.txt"}):
         write(tmp_path, "list.txt", content=b"a.jpg 1\n")
         with pytest.raises(ValueError, match=f"^file_root {reason}$"):
-            discovery.discover(file_root=url, **arguments)
+            finding.find(file_root=url, **arguments)
     write(tmp_path, "list.txt", content=b"a.jpg 1\n\n" + os.fsencode(url) + b" 2\n")
     with pytest.raises(ValueError, match=f"^line 3 of file_list {reason}$"):
         discovery.from_file_list(tmp_path / "list.txt")
@@ -297,7 +297,7 @@ def test_an_impossible_name_of_a_file_is_refused(name):
 def test_a_path_with_nul_is_refused_by_name(arguments):
     (argument,) = arguments
     with pytest.raises(ValueError, match=f"{argument} must be a path without NUL, not b'/"):
-        discovery.discover(**arguments)
+        finding.find(**arguments)
 
 
 def test_labels_beyond_64_bits_are_refused_where_dali_drops_all(list_root):

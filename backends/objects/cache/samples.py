@@ -16,12 +16,12 @@ import numpy.typing as npt
 from google_crc32c import value as crc32c
 
 from ....contract._types import IntArray, PathLike
-from ....contract.activity import enter
 from ....contract.catalog import Catalog
 from ....contract.errors import CacheNotUsed, os_error
-from ....contract.profiling import show_name
 from ....contract.ranges import Spans
 from ....contract.reader import Batch
+from ....contract.stages import enter
+from ....runtime.profiling import show_name
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
 from ...files.samples import FILES_AT_ONCE
 from ...linux.libc import make_iovecs
@@ -87,15 +87,12 @@ class Cache:
         self._backlog: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._writer: threading.Thread | None = None
 
-    def read(
-        self, batch: Batch, versions: Sequence[bytes], yield_turn: Callable[[], None]
-    ) -> IntArray:
+    def read(self, batch: Batch, versions: Sequence[bytes]) -> IntArray:
         """Read the cached samples of a batch.
 
         Args:
             batch: the samples; its buffer is host memory.
             versions: one for the object of each sample; empty if nothing identifies their bytes.
-            yield_turn: called before blocking.
 
         Returns:
             int64[k], the slots of missing samples. Their memory has undefined contents.
@@ -104,7 +101,7 @@ class Cache:
         for start in range(0, found.size, FILES_AT_ONCE):
             part = slice(start, start + FILES_AT_ONCE)
             try:
-                found[part] = self._read(_part(batch, part), versions[part], yield_turn)
+                found[part] = self._read(_part(batch, part), versions[part])
             except OSError as error:
                 self._give_up(error)
         # An empty range is in no span: its object is not known, and nothing has to be read.
@@ -181,23 +178,20 @@ class Cache:
         columns = zip(urls, versions, starts, batch.sizes.tolist(), strict=True)
         return [self._entries.digest(*column) for column in columns]
 
-    def _read(
-        self, batch: Batch, versions: Sequence[bytes], yield_turn: Callable[[], None]
-    ) -> Flags:
+    def _read(self, batch: Batch, versions: Sequence[bytes]) -> Flags:
         """Read samples; return bool[n], true for cached ones; n is at most FILES_AT_ONCE."""
         digests = self._digests(batch, versions)
         paths = [self._entries.path(digest) for digest in digests]
         with open_files() as fds:
             fds += [-1] * len(paths)
             if not (self._local and open_cached(fds, paths, _READ)):
-                yield_turn()
                 open_each(fds, paths, _READ)
             found = np.array(fds) >= 0
             slots = np.flatnonzero(found)
             if slots.size:
                 present = slots.tolist()
                 columns = [digests[slot] for slot in present], [fds[slot] for slot in present]
-                found[slots] = self._read_files(_part(batch, slots), *columns, yield_turn)
+                found[slots] = self._read_files(_part(batch, slots), *columns)
             for damaged in slots[~found[slots]].tolist():
                 try:
                     self._entries.remove(paths[damaged], int(batch.sizes[damaged]))
@@ -205,9 +199,7 @@ class Cache:
                     self._give_up(error)
         return found
 
-    def _read_files(
-        self, batch: Batch, digests: list[bytes], fds: list[int], yield_turn: Callable[[], None]
-    ) -> Flags:
+    def _read_files(self, batch: Batch, digests: list[bytes], fds: list[int]) -> Flags:
         """Read and check entries in open files; return bool[n], true for valid ones."""
         rest = np.zeros(len(fds), _REST)
         behind = rest.ctypes.data + np.arange(len(fds)) * _REST.itemsize, TRAILER.itemsize + 1
@@ -218,7 +210,7 @@ class Cache:
         known = self._checked[batch.samples]
         enter("reading")
         reads = Reads(self._engine, fds, iovecs, np.zeros_like(sizes), sizes, 1, to_end=True)
-        trusted = reads.run(cached_first=True, yield_turn=yield_turn) & (known == before)
+        trusted = reads.run(cached_first=True) & (known == before)
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
             path = self._entries.path(digests[failed])
             self._give_up(os_error(int(reads.errors[failed]), path))

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from ....contract.profiling import show_name
+from ....runtime.profiling import show_name
 from . import libcurl as curl
 from .requests import check
 

@@ -1,4 +1,4 @@
-"""Checks a JSON file of annotations before DALI parses the file, and DALI's result afterwards.
+"""The values that an entry of a JSON file of annotations may have.
 
 DALI's parser stops silently at a value of an unexpected type, and loses the rest of the file. Some
 values crash the parser, or make an endless loop. The rules follow DALI 2.4, loader/coco_loader.cc.
@@ -6,20 +6,14 @@ values crash the parser, or make an endless loop. The rules follow DALI 2.4, loa
 
 from __future__ import annotations
 
-import os
 import re
-from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
-import numpy as np
-
-from ...contract._types import IntArray
 from .options import CocoOptions
-from .ragged import Ragged, row_numbers
 from .scan import Entry, Scanner
 
-_Rule: TypeAlias = tuple[str, Callable[[Any], Any], str]
+Rule: TypeAlias = tuple[str, Callable[[Any], Any], str]
 """A field, a check of its value, and a description of valid values."""
 
 _MISSING = type("_Missing", (), {"__repr__": lambda _: "missing"})()
@@ -29,140 +23,28 @@ _RLE = re.compile(r"(?:[P-o]{0,6}[0-O])+").fullmatch
 _NUMBERS = frozenset({int, float})
 
 
-class Expected(NamedTuple):
-    """The contents that DALI must find in annotations of n samples.
-
-    Attributes:
-        names: the samples, in their order. With `skip_empty`, DALI leaves out samples without
-            objects.
-        objects: int64[n], the least number of objects of each.
-        labels: the labels of these objects, one sample after another.
-        polygons: int64[n], the least number of polygons of each, if requested.
-        unmasked: with masks of pixels, the place in the text behind the `{` of each annotation
-            without a mask. DALI would take the kind of the mask before, and crash after an RLE.
-    """
-
-    names: list[bytes]
-    objects: IntArray
-    labels: IntArray
-    polygons: IntArray
-    unmasked: list[int]
-
-    def lost(
-        self, names: Sequence[bytes], objects: Ragged, polygons: Ragged | None
-    ) -> bytes | None:
-        """Return the name of a sample with missing objects or wrong labels in DALI, or None.
-
-        The arguments are DALI's result; `objects` are boxes and labels.
-        """
-        rows = {name: row for row, name in enumerate(names)}
-        found = np.array([rows.get(name, -1) for name in self.names])
-        count = np.append(np.diff(objects.starts), 0)[found]
-        wrong = count < self.objects
-        if polygons is not None:
-            wrong |= np.append(np.diff(polygons.starts), 0)[found] < self.polygons
-        same = count == self.objects
-        mine = self.labels[np.repeat(same, self.objects)]
-        theirs = objects.columns[1][row_numbers(objects.starts[found[same]], count[same])]
-        wrong[np.repeat(np.flatnonzero(same), count[same])[mine != theirs]] = True
-        return self.names[int(np.argmax(wrong))] if wrong.any() else None
+def rules(options: CocoOptions) -> dict[str, list[Rule]]:
+    """Return the rules for the entries of each list."""
+    return {
+        "images": _image_rules(options),
+        "categories": _CATEGORY,
+        "annotations": _ANNOTATION + _mask_rules(options),
+    }
 
 
-def check(about: str, text: str, options: CocoOptions) -> Expected:
-    """Check a JSON file, an entry at a time; the text has a character for each byte (Latin-1).
+def check(scanner: Scanner, entry: Entry, rules: Sequence[Rule]) -> None:
+    """Check the type of an entry, and its fields.
 
     Raises:
-        ValueError: the text is not JSON, is truncated, or has a value that DALI refuses or
-            misreads; names the file (`about`), the entry, its id, the field and the value. Or there
-            are no images, or not all images of the options.
+        ValueError: a field is missing, or has a value that DALI refuses or misreads; names the
+            file, the entry, its id, the field and the value.
     """
-    scanner = Scanner(about, text)
-    found = _Found(scanner, options)
-    rules = {
-        "images": (_image_rules(options), found.add_image),
-        "categories": (_CATEGORY, found.add_category),
-        "annotations": (_ANNOTATION + _mask_rules(options), found.add_object),
-    }
-    for entry in scanner.entries(rules):
-        value = entry.value
-        if type(value) is not dict:
-            scanner.refuse(entry, f"it must be an object, not {_shown(scanner.real(entry))}")
-        fields, add = rules[entry.kind]
-        for field, is_right, wish in fields:
-            if not is_right(value.get(field, _MISSING)):
-                _refuse(scanner, entry, field, wish)
-        add(entry)
-    return found.expected()
-
-
-class _Found:
-    """The images, with unique ids and names, and the objects that DALI certainly keeps."""
-
-    def __init__(self, scanner: Scanner, options: CocoOptions) -> None:
-        self._scanner, self._options = scanner, options
-        self._ids: dict[int, int] = {}  # of images: their numbers
-        self._names: dict[bytes, int] = {}
-        self._labels: dict[int, int] = {}  # of categories
-        self._objects = array("i"), array("i"), array("i")  # image, category, polygons
-        self._unmasked: list[int] = []
-        # DALI compares in float32, so sizes near the threshold may be kept or not.
-        self._least = options.size_threshold + abs(options.size_threshold) * 1e-6
-
-    def add_object(self, entry: Entry) -> None:
-        value = entry.value
-        _, _, width, height = value["bbox"]
-        is_kept = self._options.include_iscrowd or not value.get("iscrowd")
-        given = value.get("segmentation")
-        if self._options.pixelwise_masks and type(given) not in (dict, list):
-            self._unmasked.append(entry.start + 1)
-        if width >= self._least <= height and is_kept:
-            images, categories, polygons = self._objects
-            images.append(value["image_id"])
-            categories.append(value["category_id"])
-            polygons.append(len(given) if type(given) is list else 0)
-
-    def add_category(self, entry: Entry) -> None:  # a repeated id keeps its first number
-        self._labels.setdefault(entry.value["id"], entry.number + 1)
-
-    def add_image(self, entry: Entry) -> None:
-        value = self._scanner.real(entry)
-        name = value["file_name"].encode("utf-8", "surrogateescape")
-        for field, key, numbers in (
-            ("id", value["id"], self._ids),
-            ("file_name", name, self._names),
-        ):
-            if (first := numbers.setdefault(key, entry.number)) != entry.number:
-                what = f"{field} {value[field]!r} is also in images[{first}]"
-                self._scanner.refuse(entry, what, "make them unique")
-
-    def expected(self) -> Expected:
-        """Return the contents that DALI must find."""
-        names, ids = [*self._names], np.fromiter(self._ids, np.int64)
-        if not names:
-            self._scanner.fail("it has no images", "use a file with images")
-        by_id = np.argsort(ids)
-        chosen = by_id if self._options.images is None else self._chosen(self._options.images)
-        owners, labels, polygons = [np.asarray(it, np.int64) for it in self._objects]
-        if not self._options.avoid_class_remapping:
-            known, which = np.unique(labels, return_inverse=True)
-            labels = np.array([self._labels.get(it, 0) for it in known.tolist()], np.int64)[which]
-        found = np.searchsorted(ids, owners, sorter=by_id)
-        found[found == ids.size] = 0
-        rows = by_id[found]
-        known = ids[rows] == owners  # objects of unknown images are left out
-        rows, labels, polygons = rows[known], labels[known], polygons[known]
-        count = np.bincount(rows, minlength=ids.size)
-        polygons = np.bincount(rows, polygons, ids.size).astype(np.int64)
-        starts = (np.cumsum(count) - count)[chosen]
-        labels = labels[np.argsort(rows, kind="stable")][row_numbers(starts, count[chosen])]
-        chosen_names = [names[row] for row in chosen.tolist()]
-        return Expected(chosen_names, count[chosen], labels, polygons[chosen], self._unmasked)
-
-    def _chosen(self, images: Sequence[bytes]) -> IntArray:
-        if unknown := [name for name in images if name not in self._names]:
-            what = f"images has {os.fsdecode(unknown[0])!r}, which is not a file_name in the file"
-            self._scanner.fail(what, "correct images, or leave out images")
-        return np.array([self._names[name] for name in images])
+    value = entry.value
+    if type(value) is not dict:
+        scanner.refuse(entry, f"it must be an object, not {_shown(scanner.real(entry))}")
+    for field, is_right, wish in rules:
+        if not is_right(value.get(field, _MISSING)):
+            _refuse(scanner, entry, field, wish)
 
 
 def _refuse(scanner: Scanner, entry: Entry, field: str, wish: str) -> NoReturn:
@@ -207,10 +89,10 @@ def _is_mask(value: Any) -> bool:
 
 
 _INTEGER = "an integer of 32 bits"
-_CATEGORY: list[_Rule] = [
+_CATEGORY: list[Rule] = [
     ("id", lambda it: _is_int32(it) and it != -1, f"{_INTEGER} other than -1"),
 ]
-_ANNOTATION: list[_Rule] = [
+_ANNOTATION: list[Rule] = [
     ("image_id", _is_int32, _INTEGER),
     ("category_id", _is_int32, _INTEGER),
     (
@@ -222,7 +104,7 @@ _ANNOTATION: list[_Rule] = [
 ]
 
 
-def _mask_rules(options: CocoOptions) -> list[_Rule]:
+def _mask_rules(options: CocoOptions) -> list[Rule]:
     wish = "a list of lists of coordinates (x, y, x, y ...)"
     if options.pixelwise_masks:
         wish += ", [], or an object of size and counts (an RLE)"
@@ -230,7 +112,7 @@ def _mask_rules(options: CocoOptions) -> list[_Rule]:
     return [("segmentation", _is_segmentation, wish)] if options.polygon_masks else []
 
 
-def _image_rules(options: CocoOptions) -> list[_Rule]:
+def _image_rules(options: CocoOptions) -> list[Rule]:
     needed = options.ratio or options.pixelwise_masks
     wish = f"{_INTEGER}, at least 1, for ratio and pixelwise_masks" if needed else _INTEGER
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from ...contract._types import IntArray
 from .annotations import Annotations
 from .masks import Masks
 from .options import CocoOptions
-from .ragged import Ragged
+from .ragged import Ragged, starts_of
 
 _NAMES = "filenames.dat"
 FILES = (
@@ -35,6 +35,8 @@ FILES = (
 _FAR = 1_000_000
 _LONGEST = 10 * _FAR
 _LARGEST = 2**30
+Rle: TypeAlias = tuple[int, int, NDArray[np.uint32]]
+"""Height, width, and the lengths of runs."""
 _RLE = struct.Struct("<QQQ")  # height, width, number of runs
 
 
@@ -42,6 +44,21 @@ def load(folder: str) -> dict[str, bytes]:
     """Read each existing file; raise OSError if the names cannot be read."""
     there = {*os.listdir(folder), _NAMES}
     return {name: Path(folder, name).read_bytes() for name in FILES if name in there}
+
+
+def content_of(columns: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the content of each file, from its entries: arrays, or a list of RLEs."""
+    content = {}
+    for name, entries in columns.items():
+        parts: list[Any] = [len(entries).to_bytes(4, "little")]
+        if isinstance(entries, list):
+            for height, width, runs in entries:
+                parts += [_RLE.pack(height, width, len(runs)), runs]
+        else:
+            parts.append(np.ascontiguousarray(entries).data)
+        if len(entries):
+            content[name] = b"".join(parts)
+    return content
 
 
 def read(
@@ -99,7 +116,7 @@ class _Dump:
     def starts(self, offsets: str, counts: str, dtype: str) -> IntArray:
         """Return the starts of samples, which are consecutive in their columns: int64[n + 1]."""
         sizes = self.column(counts, dtype, self._count)
-        ends = np.append(0, np.cumsum(sizes, dtype=np.int64))
+        ends = starts_of(sizes)
         if (sizes < 0).any() or (self.column(offsets, dtype, self._count) != ends[:-1]).any():
             self.fail(f"{offsets} does not match {counts}")
         return ends
@@ -138,7 +155,7 @@ class _Dump:
         wrong = (owners < 0) | (owners >= np.diff(objects.starts)[samples])
         if wrong.any():
             self.fail("masks_rles_idx.dat has objects outside of the sample")
-        pixels = np.diff(np.append(0, np.cumsum(runs, dtype=np.int64))[bounds])
+        pixels = np.diff(starts_of(runs)[bounds])
         wrong = (shapes != shape[samples]).any(1) | (pixels != shapes.prod(1))
         for rle in np.flatnonzero(wrong)[:1].tolist():
             name, size = os.fsdecode(self._names[samples[rle]]), shape[samples[rle]].tolist()
@@ -193,7 +210,7 @@ class _Dump:
             self.fail(f"{name} has {len(content):,} bytes, but should have more")
         if found != count or at != max(len(content), 4):
             self.fail(f"{name} has {found:,} entries in {at:,} bytes, but should have {count:,}")
-        bounds = np.append(0, np.cumsum([len(each) for each in runs], dtype=np.int64))
+        bounds = starts_of(np.array([len(each) for each in runs], np.int64))
         joined = np.concatenate([np.empty(0, np.uint32), *runs])
         return found_shapes, bounds, joined
 

@@ -88,7 +88,7 @@ class Masks:
         for owner, start, end in self.polygons.rows(sample)[0].tolist():
             polygons.setdefault(labels[owner], []).append(vertices[start:end].ravel().tolist())
         drawn = {label: _draw(each, height, width) for label, each in polygons.items()}
-        return runs | {label: _decode(rle) for label, rle in drawn.items()}
+        return runs | {label: decode(rle) for label, rle in drawn.items()}
 
 
 def package() -> Any:
@@ -132,18 +132,19 @@ def _merge(below: _Runs, above: _Runs) -> _Runs:
     return _Runs(ends, values, min(stop, above.stop))
 
 
-def _decode(text: bytes) -> IntArray:
+def decode(text: bytes) -> NDArray[np.uint32]:
     """Decode a compressed RLE like rleFrString() of maskApi.c, but all runs at once.
 
     Each number is in groups of 5 bits, the lowest first, with the sign in the last one. From the
-    fourth on, a number is the difference to the second number before.
+    fourth on, a number is the difference to the second number before. All is modulo 2**32.
     """
     codes = np.frombuffer(text, np.uint8).astype(np.int64) - 48
     last = codes & 0x20 == 0
     starts = np.append(0, np.flatnonzero(last)[:-1] + 1)
     place = 5 * (np.arange(codes.size) - np.repeat(starts, np.diff(starts, append=codes.size)))
-    parts = ((codes & 0x1F) << place) - np.where(last & (codes & 0x10 != 0), 1 << place + 5, 0)
-    runs = np.add.reduceat(parts, starts)
+    # The sign of a seventh group is shifted by 35 % 32 in C.
+    sign = np.where(last & (codes & 0x10 != 0), -1 << (place + 5) % 32, 0)
+    runs = np.bitwise_or.reduceat(((codes & 0x1F) << place) | sign, starts)
     runs[1::2] = np.cumsum(runs[1::2])
     runs[2::2] = np.cumsum(runs[2::2])
-    return runs
+    return runs.astype(np.uint32)

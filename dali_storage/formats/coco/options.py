@@ -1,4 +1,4 @@
-"""The arguments of `fn.readers.coco` for its parser of annotations."""
+"""The arguments of `fn.readers.coco` about annotations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CocoOptions:
         return cls(**found, explicit=explicit)
 
     def given(self) -> dict[str, Any]:
-        """Return the options that were given or differ from the default, for DALI and JSON."""
+        """Return the options that were given or differ from the default, for JSON."""
         every = {name: getattr(self, name) for name in DEFAULTS}
         every["images"] = self.images and [*map(os.fsdecode, self.images)]
         given = {*self.explicit, *(name for name in every if every[name] != DEFAULTS[name])}

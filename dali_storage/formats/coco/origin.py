@@ -16,8 +16,9 @@ from typing import Any
 
 from bmap_tools.atomic import destination, replacing
 
+from ...contract import registry
 from ...contract.catalog import open_regular
-from ...contract.objects import scheme
+from ...contract.objects import Remote, scheme
 from ..files import Files
 from . import dump
 from .options import DEFAULTS, CocoOptions
@@ -39,6 +40,13 @@ class Source:
 
     name: bytes
     files: Files
+
+    @classmethod
+    def of(cls, name: bytes, remote: Remote | None = None) -> Source:
+        """Return the source of a name; a lone URL is read by a backend without options."""
+        if scheme(name) and remote is None:
+            remote = registry.load(registry.choose(None, [name])).remote()
+        return cls(name, Files(remote))
 
     def state(self) -> dict[str, Any]:
         """Return the size of the file, and its time or version."""

@@ -29,6 +29,13 @@ class Ragged:
         """Return the rows of one sample: a view of each column."""
         return [each[self.starts[sample] : self.starts[sample + 1]] for each in self.columns]
 
+    def take(self, samples: IntArray) -> Ragged:
+        """Return the rows of samples (int64[k]) as new columns."""
+        first, count = self.starts[samples], np.diff(self.starts)[samples]
+        starts = starts_of(count)
+        rows = np.repeat(first - starts[:-1], count) + np.arange(starts[-1])
+        return Ragged(starts, *[each[rows] for each in self.columns])
+
     def of(self, samples: IntArray) -> list[Contents]:
         """Return the rows of samples (int64[k]): k items for each column, in new memory.
 
@@ -46,10 +53,9 @@ class Ragged:
         return found
 
 
-def row_numbers(first: IntArray, count: IntArray) -> IntArray:
-    """Return the numbers of `count[i]` rows from `first[i]`, for each i: int64[sum of count]."""
-    ends = np.cumsum(count)
-    return np.repeat(first - ends + count, count) + np.arange(count.sum())
+def starts_of(count: NDArray[Any]) -> IntArray:
+    """Return the starts of samples with so many rows: int64[n + 1]."""
+    return np.append(0, np.cumsum(count, dtype=np.int64))
 
 
 def _join(column: NDArray[Any], first: IntArray, last: IntArray) -> bytearray:

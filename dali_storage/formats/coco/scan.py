@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
+from .. import rapidjson
+
 _TOKEN = re.compile(r"[ \t\n\r]*([{}\[\],:])[ \t\n\r]*").match
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]").search
 # Escapes as units; the group is half of a surrogate pair without the other half.
 _ESCAPES = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|(u[dD][89a-fA-F])|.)").finditer
-_LARGE_EXPONENT = re.compile(r"[eE]\+?0*[1-9]\d\d").search
 _DAMAGED = "the file is truncated or not JSON of COCO: write or copy it again"
 
 
@@ -29,18 +30,19 @@ class Entry(NamedTuple):
 class Scanner:
     """The text of a JSON file, with a character for each byte.
 
-    Numbers beyond float64 and halves of surrogate pairs are refused, as by RapidJSON: DALI parses
-    with RapidJSON, and would silently lose the rest of the file. Also refused are fields with
-    another value in DALI than in Python: repeated fields, and names with NUL.
+    Numbers are those of RapidJSON, rounded to float32: DALI parses with RapidJSON. Numbers beyond
+    float64 and halves of surrogate pairs are refused, as by RapidJSON: DALI would silently lose the
+    rest of the file. Also refused are fields with another value in DALI than in Python: repeated
+    fields, and names with NUL.
     """
 
     def __init__(self, about: str, text: str) -> None:
         """`about`: the start of messages."""
-        self._text, self._about, self._at = text, about, 0
+        self.about, self._text, self._at = about, text, 0
         self._decoder = json.JSONDecoder(
             object_pairs_hook=_fields,
-            parse_float=_real,
-            parse_int=_integer,
+            parse_float=rapidjson.single,
+            parse_int=rapidjson.integer,
             parse_constant=_no_number,
         )
 
@@ -74,12 +76,15 @@ class Scanner:
                 yield Entry(key, number, start, self._at, value)
         if self._at < len(self._text):
             self._expected("the end", "after the outermost object")
+        self._text = ""  # may be large
 
     def real(self, entry: Entry) -> Any:
-        """Return the value of an entry, with texts from UTF-8; other bytes are surrogates."""
-        text = self._text[entry.start : entry.end]
-        real = text.encode("latin-1").decode("utf-8", "surrogateescape")
-        return entry.value if text.isascii() else json.loads(real)
+        """Return the value of an entry as it is written: texts from UTF-8, numbers of any size.
+
+        Bytes that are not UTF-8 are surrogates.
+        """
+        text = self._text[entry.start : entry.end].encode("latin-1")
+        return json.loads(text.decode("utf-8", "surrogateescape"))
 
     def refuse(self, entry: Entry, what: str, remedy: str = "correct the file") -> NoReturn:
         """Raise ValueError for an entry; `what` names the field and the value."""
@@ -89,7 +94,7 @@ class Scanner:
 
     def fail(self, what: str, remedy: str = "correct the file") -> NoReturn:
         """Raise ValueError."""
-        raise ValueError(f"{self._about}: {what}; {remedy}")
+        raise ValueError(f"{self.about}: {what}; {remedy}")
 
     def _items(self, opening: str, closing: str, where: str) -> Iterator[None]:
         """Go to the start of each item in turn, and finally to the end of the closing bracket."""
@@ -116,14 +121,21 @@ class Scanner:
             value, self._at = self._decoder.raw_decode(self._text, self._at)
             return value
         except _Unfit as error:
-            what, token, remedy = error.args
-            at = max(self._text.find(token, self._at), self._at)
-            before = self._text[max(self._at, at - 20) : at]
-            self.fail(f"{where}: {what} (byte {at:,}, after {before!r})", remedy)
+            self._refuse(where, *error.args)
+        except OverflowError as error:
+            what = f"{error.args[0]:.30} is not a number in JSON"
+            remedy = "DALI would lose the rest: leave the field out, or write 0"
+            self._refuse(where, what, error.args[0], remedy)
         except json.JSONDecodeError as error:
             self.fail(f"{where}: {error.msg} (byte {error.pos:,})", _DAMAGED)
         except RecursionError as error:  # too deep lists in lists
             self.fail(f"{where}: {error}")
+
+    def _refuse(self, where: str, what: str, token: str, remedy: str) -> NoReturn:
+        """Raise ValueError for a token behind the current position."""
+        at = max(self._text.find(token, self._at), self._at)
+        before = self._text[max(self._at, at - 20) : at]
+        self.fail(f"{where}: {what} (byte {at:,}, after {before!r})", remedy)
 
     def _expected(self, what: str, where: str) -> NoReturn:
         text = self._text[self._at : self._at + 20]
@@ -136,18 +148,7 @@ class _Unfit(Exception):  # noqa: N818  (never reaches a user)
 
 
 def _no_number(text: str) -> NoReturn:
-    what = f"{text:.30} is not a number in JSON"
-    raise _Unfit(what, text, "DALI would lose the rest: leave the field out, or write 0")
-
-
-def _real(text: str) -> float:
-    value = float(text)
-    is_refused = value - value or (not value and _LARGE_EXPONENT(text))  # such as inf and 0e400
-    return _no_number(text) if is_refused else value
-
-
-def _integer(text: str) -> int:
-    return int(text) if len(text) <= 300 else _no_number(text)
+    raise OverflowError(text)
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

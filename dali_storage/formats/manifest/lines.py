@@ -26,6 +26,7 @@ from ...contract._types import IntArray
 from ...contract.catalog import join_path
 from ...contract.errors import ManifestLinesSkipped
 from ...contract.views import Contents, Views, copied
+from .. import rapidjson
 from ..files import LOCAL, Files
 
 Kind: TypeAlias = type[str] | type[int] | type[float]
@@ -151,7 +152,7 @@ class _Parser:
         self.texts = {n: bytearray() for n, kind in enumerate(columns.values()) if kind is str}
         self._key, self._columns, self._segments, self._dali = key, columns, segments, dali
         self._decoder = json.JSONDecoder(
-            parse_float=_any_length(as_rapidjson) if dali else float,
+            parse_float=_any_length(rapidjson.real) if dali else float,
             parse_int=_any_length(int),
             parse_constant=float,  # NaN or Infinity, refused only for wanted keys
         )
@@ -257,29 +258,3 @@ def _any_length(parse: Callable[[str], float]) -> Callable[[str], float]:
             return math.inf
 
     return number
-
-
-def as_rapidjson(text: str) -> float:
-    """Parse a number with a point or an exponent like RapidJSON without full precision.
-
-    With more than 15 digits, the result may be a few units in the last place off the nearest
-    double, and the frames of a segment off by one. See ParseNumber() in rapidjson/reader.h.
-    """
-    if len(text) <= 16 and "e" not in text and "E" not in text:
-        return float(text)  # less than 2**53, by an exact power of ten: rounded once
-    mantissa, _, power = text.lstrip("-").lower().partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    # Digits go into an integer up to 2**53, then into a double, 17 in all without the first.
-    value, digits, used = int(whole), len(whole) - 1, 0
-    while used < len(fraction) and value < 1 << 53:
-        value = value * 10 + int(fraction[used])
-        used, digits = used + 1, digits + (value != 0)
-    number = float(value)
-    for digit in fraction[used : used + max(17 - digits, 0)]:
-        number, used = number * 10.0 + int(digit), used + 1
-    exponent = int(power or 0) - used
-    if exponent < -308:
-        number, exponent = number / 1e308, exponent + 308
-    ten = float(f"1e{abs(exponent)}")
-    number = number * ten if exponent >= 0 else number / ten
-    return -number if text[0] == "-" else number

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +64,6 @@ class Segments(Format):
         self.outputs += [_COLUMNS[kind] for kind in kinds]
         self._rates, self._decoded = rates, decoded
         self.named = () if decoded else (0,)  # as in DALI
-        self._known = WeakKeyDictionary[Catalog, tuple[Manifest, dict[int, Sound]]]()
 
     def find(self, manifest: Manifest, files: Files) -> Catalog:
         """Make the catalog of the samples.
@@ -84,12 +82,14 @@ class Segments(Format):
             found = replace(found, ranges=_ranges(manifest, found, files, sounds))
         else:
             found = Catalog.from_names([names[file] for file in manifest.rows["file"].tolist()], ())
-        self._known[found] = replace(manifest, names=[]), sounds  # the catalog has the names
+        found.sidecar[self] = replace(manifest, names=[]), sounds  # the catalog has the names
         return found.knowing(manifest.checksum(found.checksum()))
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Return the outputs; raise RecordError for a file that cannot be cut or lacks a rate."""
-        manifest, known = self._known[catalog]
+        manifest: Manifest
+        known: dict[int, Sound]
+        manifest, known = catalog.sidecar[self]
         rows = manifest.rows[delivered]
         data: Contents = views.contents()
         layout, later = np.zeros((4, len(rows)), np.int64), np.zeros(len(rows), np.bool_)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,6 @@ class TfRecord(Format):
         self._is_string = [it.kind == example.BYTES for it in features.values()]
         self._checksum = checksum
         self._lacking: dict[bytes, bool] = {}  # for each feature, whether the first batch lacks it
-        self._places = WeakKeyDictionary[Catalog, Places]()
         self.outputs = [
             Output(it.dtype, 1 if it.kind == example.BYTES else None) for it in features.values()
         ]
@@ -55,9 +53,10 @@ class TfRecord(Format):
         if self._checksum is not None:
             columns = self._parse(catalog, delivered, views)
         else:
-            places = self._places.get(catalog)
+            places: Places | None = catalog.sidecar.get(self)
             if places is None:
-                places = self._places.setdefault(catalog, Places(catalog, self._features.values()))
+                new = Places(catalog, self._features.values())
+                places = catalog.sidecar.setdefault(self, new)
             known = places.recall(delivered, views)
             columns = self._parse(catalog, delivered, views) if known is None else known
             if known is None:
@@ -66,7 +65,8 @@ class TfRecord(Format):
 
     def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
         """Return the parts from the first string to the last, if their places are known."""
-        places, ranges = self._places.get(catalog), catalog.ranges
+        places: Places | None = catalog.sidecar.get(self)
+        ranges = catalog.ranges
         if places is None or ranges is None or not places.has_unwanted:
             return None
         columns = places.known(delivered)

@@ -15,6 +15,7 @@ from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
 from ...dali import SHUFFLE_BITS, DataNode, add_reader
+from ...observing.observer import Observed
 from ...order import OrderOptions
 from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
@@ -35,8 +36,8 @@ def cifar10(root: PathLike, split: Literal["train", "test"], **options: Unpack[O
 
     The files are read when a pipeline is built. By default they stay in memory, 154 or 31 MB for
     each pipeline; batches are copied from memory, and later changes of the files go unnoticed. Any
-    other backend reads the images of a batch from the files. No function named in a pickle is
-    called, so the files cannot run code.
+    other backend reads the images of a batch from the files. A pickle may name
+    nothing but the functions of NumPy that make arrays of bytes, so the files cannot run code.
 
     Args:
         root: the directory `cifar-10-batches-py` or `cifar-10-batches-bin`, or the directory above.
@@ -123,7 +124,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
-        stall_after=stall_after,
+        observe=partial(Observed, stall_after=stall_after),
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )
     data, labels = add_reader(name, opening)

@@ -11,12 +11,12 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...contract._types import HostBuffer, IntArray, address_of
+from ...contract._types import HostBuffer, IntArray
 from .pickles import RECORD_BYTES, parse
 
 _MOST_BYTES = 1 << 28  # of a file; the largest published has 155 MB
@@ -150,17 +150,23 @@ def naming(path: str) -> Iterator[None]:
 def _pickled_records(key: str, content: bytes) -> Records:
     batch = parse(content)
     rows, labels = batch.get("data"), batch.get(key)
-    if not isinstance(rows, np.ndarray):
+    if not _are_images(rows):
         raise ValueError(f"'data' must be an array of n x {RECORD_BYTES} bytes")
     if not isinstance(labels, list) or set(map(type, labels)) != {int}:
         raise ValueError(f"{key!r} must be a list of integers")
     if len(labels) != len(rows):
         raise ValueError(f"there are {len(rows)} images, but {len(labels)} {key}")
     starts = RECORD_BYTES * np.arange(len(rows))
-    if not rows.flags.c_contiguous:
+    start = content.find(rows.data) if rows.flags.c_contiguous else -1
+    if start < 0:
         return Records(rows.ravel(), starts, np.array(labels), moved=True)
-    file = np.frombuffer(content, np.uint8)
-    return Records(file, address_of(rows) - address_of(file) + starts, np.array(labels))
+    return Records(np.frombuffer(content, np.uint8), start + starts, np.array(labels))
+
+
+def _are_images(rows: object) -> TypeGuard[NDArray[np.uint8]]:
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8:
+        return False
+    return rows.size > 0 and rows.shape[1:] == (RECORD_BYTES,)
 
 
 def _pickled_names(key: str, content: bytes) -> Sequence[str]:

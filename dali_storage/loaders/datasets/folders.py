@@ -15,8 +15,9 @@ from ...contract._types import PathLike
 from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
 from ...readers.files import read_files
-from ...samples import discovery
-from ...samples.locations import is_index, location, root_of
+from ...samples import discovery, finding
+from ...samples.finding import root_of
+from ...samples.locations import is_index, location
 from ...samples.patterns import compile_filters, path_bytes
 from ...samples.walk import from_classes
 from ..loop.loader import Loader
@@ -116,7 +117,7 @@ def _when_listed(
             options = settings.backend_options or {}
             backend = registry.choose(settings.backend, [location("root", root)])
             remote = registry.configure(backend, options).remote(**options)
-            check(discovery.from_store(remote, root))
+            check(finding.from_store(remote, root))
         return known[0]
 
     return check, classes
@@ -125,7 +126,7 @@ def _when_listed(
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if is_index(root):
-        return indexed_classes(discovery.from_index(root))
+        return indexed_classes(finding.from_index(root))
     return _names(discovery.Directory(root), _shown_root(root))
 
 

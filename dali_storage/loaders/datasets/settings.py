@@ -17,11 +17,12 @@ from typing import (
     get_args,
 )
 
+from ...bad_samples.arguments import bad_sample_options
 from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
+from ...observing.observer import stall_seconds
 from ...ranks import Shard
-from ...readers.arguments import bad_sample_options, stall_seconds
 from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 from ...order import OrderOptions
-from ...order.resume import Rest
+from ...order.ordering import Remainder
 from ...order.shards import Shards, rounds
 
 LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
@@ -30,7 +30,7 @@ class Epochs:
         meta: Mapping[str, int],
         batch_size: int,
         last_batch: LastBatch,
-        rest: Rest | None = None,
+        rest: Remainder | None = None,
     ) -> None:
         """Make the epochs of a reader with the metadata `meta` (`pipe.reader_meta(name)`).
 
@@ -108,7 +108,7 @@ class Epochs:
         smallest = self._smallest if rest is None else int(rest.shares().min())
         return self._first(epoch) - (-smallest // self._batch_size)
 
-    def _rest_of(self, epoch: int) -> Rest | None:
+    def _rest_of(self, epoch: int) -> Remainder | None:
         return self.rest if self.rest and self.rest.epoch == epoch else None
 
     def _first(self, epoch: int) -> int:

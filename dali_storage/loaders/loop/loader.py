@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
-from ...contract.histogram import Histogram
 from ...ranks import Shard
+from ...runtime.histogram import Histogram
 from .epochs import LAST_BATCH, LastBatch
 from .pipeline_factory import PipelineFactory
 from .progress import Progress

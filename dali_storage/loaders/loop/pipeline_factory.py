@@ -7,9 +7,9 @@ from typing import Any
 
 from nvidia.dali import Pipeline
 
-from ...contract.histogram import Histogram
+from ...observing.statistics import StageTimes, Tally
 from ...ranks import Shard
-from ...reading.statistics import StageTimes, Tally
+from ...runtime.histogram import Histogram
 from .epochs import LastBatch
 from .pipeline_run import PipelineRun
 from .state import Identity, State

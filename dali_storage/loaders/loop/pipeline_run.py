@@ -11,9 +11,11 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
 from ...dali import failure, has_other_sources, source
+from ...observing.observer import observed
+from ...observing.statistics import Tally
 from ...ranks import Shard
 from ...reading.source import BatchStream
-from ...reading.statistics import Tally
+from ...saving import positions, weights
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
@@ -57,7 +59,7 @@ class PipelineRun:
             _check(pipeline, reader_name, shard)
             _refuse_replacing_one_of(self._sources)
             meta, batch_size = self._source.meta, pipeline.max_batch_size
-            catalog, _ = self._source.open()
+            catalog = self._source.open().catalog
             self._resume(states)
             self.epochs = Epochs(meta, batch_size, last_batch, self._source.rest)
         except BaseException:
@@ -140,39 +142,42 @@ class PipelineRun:
 
     def states(self) -> dict[str, dict[str, Any]]:
         """The states of the readers at the next batch."""
-        return {name: each.state(len(self._ahead)) for name, each in self._sources.items()}
+        return {
+            name: positions.state(each, len(self._ahead)) for name, each in self._sources.items()
+        }
 
-    def set_weights(self, weights: Mapping[Any, Any], at: int | None) -> int:
+    def set_weights(self, wanted: Mapping[Any, Any], at: int | None) -> int:
         """See `Loader.set_weights()`; sets the weights of all readers."""
         if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
-            at = self._source.place_of(self.epochs.after(first, self.pipeline.prefetch_queue_depth))
+            behind = self.epochs.after(first, self.pipeline.prefetch_queue_depth)
+            at = weights.place_of(self._source, behind)
         for each in self._sources.values():
-            at = each.require_change(weights, at)
+            at = weights.require_change(each, wanted, at)
         for each in self._sources.values():
-            each.set_weights(weights, at)
+            weights.set_weights(each, wanted, at)
         return at
 
     @property
     def changes(self) -> dict[str, list[Any]]:
         """Weights set while running, by the names of the readers."""
-        return {name: each.ordering.changes for name, each in self._sources.items()}
+        return {name: each.open().ordering.changes for name, each in self._sources.items()}
 
     def replay(self, changes: Mapping[str, list[Any]]) -> None:
         """Set the weights of another run of the pipeline."""
         for name in self._sources.keys() & changes.keys():
-            self._sources[name].ordering.replay(changes[name])
+            positions.replay(self._sources[name], changes[name])
 
     @property
     def storage_seconds(self) -> float:
         """Seconds for which DALI has waited for the storage until now."""
-        tallies = [each.tally for each in self._sources.values()]
+        tallies = [observed(each.observer).tally for each in self._sources.values()]
         return sum([tally.waited for tally in tallies if tally is not None])
 
     @property
     def tally(self) -> Tally | None:
         """The counters of the reader; None before the first batch."""
-        return self._source.tally
+        return observed(self._source.observer).tally
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends with its last reference."""
@@ -189,7 +194,7 @@ class PipelineRun:
         for name, each in self._sources.items():
             each.rest = None  # possibly set by the checkpoint of the pipeline
             if states is not None:
-                each.resume(states[name])
+                positions.resume(each, states[name])
 
     def _in_step(self) -> bool:
         """Return False if a failed read has put the readers and other sources out of step."""
@@ -223,11 +228,11 @@ class PipelineRun:
         DALI does not name failing samples. The search runs the pipeline itself on smaller batches:
         half of the remaining samples, then a quarter. So random operators advance.
         """
-        replacement, position = self._source.replacement, self._ahead[0]
-        if replacement is None or has_other_sources(self.pipeline):  # others give whole batches
+        substitute, position = self._source.substitute, self._ahead[0]
+        if not substitute.replaces or has_other_sources(self.pipeline):  # others give whole batches
             return False
         samples = np.unique(self._samples(self._source, position))
-        catalog, _ = self._source.open()
+        catalog = self._source.open().catalog
         found: dict[int, Exception] = {}
         while not self.pipeline.empty():
             with suppress(RuntimeError):  # of other samples; their batches are remade
@@ -237,7 +242,7 @@ class PipelineRun:
         try:
             while parts:
                 part = parts.pop()
-                replacement.only = part
+                substitute.only = part
                 error = self._failure() if part.size else None
                 if error and part.size > 1:
                     parts += np.array_split(part, 2)
@@ -245,10 +250,10 @@ class PipelineRun:
                     path = catalog.path(int(part[0]) * catalog.pieces)
                     found[int(part[0])] = RecordError(path, failure(error))
         finally:
-            replacement.only, self._failed_read = None, None
+            substitute.only, self._failed_read = None, None
             self._source.position.seek(position)
             self._ahead.clear()
-        replacement.add(found)
+        substitute.add(found)
         return bool(found)
 
     def _failure(self) -> Exception | None:
@@ -262,13 +267,12 @@ class PipelineRun:
         return None
 
     def _samples(self, source: BatchStream, position: int) -> IntArray:
-        samples, replacement = source.samples(position), source.replacement
-        return samples if replacement is None else replacement.chosen(samples)
+        return source.substitute.chosen(source.samples(position))
 
     def _describe(self, position: int) -> str:
         names, places = [], []
         for each in self._sources.values():
-            catalog, _ = each.open()
+            catalog = each.open().catalog
             rows = catalog.pieces_of(self._samples(each, position)).tolist()
             for row in dict.fromkeys(rows):  # padding repeats the last one
                 names.append(os.path.abspath(os.fsdecode(catalog.path(row))))
@@ -299,7 +303,8 @@ def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
 
 def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
     """Refuse on_error="replace" with several readers: an image would lose its mask."""
-    replacing = [name for name, each in sources.items() if each.on_error.replace]
+    wishes = {name: each.opening.on_error for name, each in sources.items()}
+    replacing = [name for name, wish in wishes.items() if wish is not None and wish.replace]
     if replacing and len(sources) > 1:
         raise ValueError(
             f"reader {replacing[0]!r}: on_error='replace' works on one reader, but the samples of "

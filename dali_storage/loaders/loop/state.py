@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ...order.state import require_entries
+from ...order.resuming.state import require_entries
 
 _VERSION = 2
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from ...reading.statistics import StageTimes
+from ...observing.statistics import StageTimes
 
 Bound: TypeAlias = Literal["model", "storage", "pipeline"]
 

@@ -11,7 +11,7 @@ from nvidia.dali import fn
 import bmap_tools
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
-from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from tests.kit import parity
@@ -19,7 +19,7 @@ from tests.kit.containers import write_numbered_tars
 from tests.kit.dali import build, take
 from tests.kit.devices import disk, run
 from tests.kit.fake_cuda import FastCopies, install, put_on_gpu
-from tests.kit.layouts import contents_of, make_map
+from tests.kit.layouts import make_map
 from tests.kit.mapped import (
     DISKS,
     NEEDS_ROOT,
@@ -151,14 +151,3 @@ def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path):
     assert parity.contents(ours) == found
     with pytest.raises(ValueError, match="file_root must be the mounted directory"):
         readers.columns(["class0/{}.jpg"], **storage)
-
-
-@pytest.mark.usefixtures("pipelines_end")
-def test_a_stale_sample_reaches_the_user_of_a_pipeline(mapped, root):
-    arguments = {"file_root": str(root), "file_filters": "*", "backend": "block"}
-    ours = build(readers.file, **arguments, backend_options={"bmap": str(mapped.bmap)})
-    assert [data for data, _ in take(ours, 1)][:3] == contents_of(mapped.catalog)
-    changed = root / "class" / "b"
-    changed.write_bytes(b"changed")
-    with raises_naming(StaleMapError, changed, match="python -m bmap_tools create"):
-        take(ours, 30)

@@ -13,9 +13,9 @@ from dali_storage.contract.errors import StaleMapError
 from dali_storage.samples.discovery import from_directory
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.devices import disk, require, run
+from tests.kit.devices import disk, run
 from tests.kit.layouts import defragment, make_map, write_interleaved
-from tests.kit.mapped import NEEDS_ROOT, Mapped, catalog_of, map_files, unmounted
+from tests.kit.mapped import NEEDS_ROOT, Mapped, catalog_of, map_files
 from tests.kit.process import room_for
 
 pytestmark = NEEDS_ROOT
@@ -57,42 +57,6 @@ def test_a_file_whose_reserved_space_was_given_back_is_read(root, tmp_path):
     more = np.array([*there.extents.tolist(), [16 << 20, -1, 4096]])  # as if it had been more
     bmap_tools.save(replace(there, extents=more, extent_offsets=np.array([0, 3])), bmap)
     assert Mapped(from_directory(root, file_filters="*"), bmap).read() == [b"a" * 8192]
-
-
-def test_a_file_whose_blocks_were_exchanged_for_those_of_another_is_refused(tmp_path):
-    """Deduplication on XFS: of one extent, and without a trace in its times."""
-    require("xfs_io")
-    with disk(tmp_path, "xfs") as made:
-        (made.mount / "class").mkdir()
-        for name in "ab":
-            (made.mount / "class" / name).write_bytes(b"same" * (1 << 18))
-        with map_files(made.mount, tmp_path / "bmap.json").open() as reader:
-            assert read(reader, np.arange(2)) == [b"same" * (1 << 18)] * 2
-            other, path = str(made.mount / "class" / "a"), str(made.mount / "class" / "b")
-            run("xfs_io", "-c", f"dedupe {other} 0 0 1m", path)
-            with raises_naming(StaleMapError, path, "data of the file has moved"):
-                read(reader, np.arange(2))
-
-
-def test_files_that_were_moved_by_resizing_the_file_system_are_refused(tmp_path):
-    require("resize2fs", "e2fsck")
-    mkfs = ("-b", "4096", "-O", "^has_journal")
-    with disk(tmp_path, "ext4", size=400 << 20, mkfs=mkfs) as made:
-        (made.mount / "class").mkdir()
-        run("fallocate", "--length", "150MiB", str(made.mount / "filler"))
-        for name in "abcd":
-            (made.mount / "class" / name).write_bytes(name.encode() * (1 << 20))
-        mapped = map_files(made.mount, tmp_path / "bmap.json")
-        before = bmap_tools.load(mapped.bmap).extents[:4, 1].tolist()
-        (made.mount / "filler").unlink()
-        with unmounted(made):
-            run("e2fsck", "-fy", made.device)
-            run("resize2fs", made.device, "128M")
-            run("resize2fs", made.device)
-        moved = bmap_tools.load(make_map(made.mount, tmp_path / "new.json")).extents[:4, 1].tolist()
-        assert before != moved
-        with pytest.raises(StaleMapError, match="data of the file has moved"):
-            mapped.read()
 
 
 def test_a_file_that_is_appended_to_while_it_is_read_is_refused(root, tmp_path, monkeypatch):

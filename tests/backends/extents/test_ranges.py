@@ -1,7 +1,6 @@
 """Ranges of containers by extent maps, on loop devices. What is expected is in the files."""
 
 import errno
-import os
 
 import numpy as np
 import pytest
@@ -107,22 +106,6 @@ def test_the_first_changed_container_of_a_batch_is_named(opened):
     for samples, first in (([60, 30, 61], 2), ([30, 60], 1), ([0, 61, 30], 2)):
         with raises_naming(StaleMapError, paths[first]):
             read_ranges(reader, catalog, samples)
-
-
-@pytest.mark.parametrize("clone", ["copied", "cloned in part"])
-def test_a_cloned_container_is_refused_by_name(shards, opened, clone):
-    if "ext4" in run("findmnt", "-no", "FSTYPE", str(shards.mount)):
-        with pytest.raises(AssertionError, match="not supported"):
-            run("cp", "--reflink=always", str(opened[2][1]), str(opened[2][1].with_name("twin")))
-        return
-    path = opened[2][1]
-    if clone == "copied":
-        run("cp", "--reflink=always", "--preserve=all", str(path), str(path.with_name("twin")))
-        os.replace(path.with_name("twin"), path)
-    else:
-        require("xfs_io")
-        run("xfs_io", "-c", f"reflink {opened[2][0]} 0 0 64k", str(path))
-    require_refused(opened, 1)
 
 
 def test_blocks_that_were_exchanged_are_refused_where_they_are_read(tmp_path):

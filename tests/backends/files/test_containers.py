@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dali_storage.backends.files import containers, opening
+from dali_storage.backends.files import containers
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.process import alone, descriptors, room_for
+from tests.kit.process import descriptors, room_for
 from tests.kit.tiers import by_tier
 
 _BYTES = 6000  # of a container, which has two ranges: 0 to 3999 and 3000 to 5999
@@ -80,17 +80,6 @@ def test_containers_stay_open_once_and_no_more_than_a_quarter_of_the_limit(make,
     assert paths_open(catalog) == []
 
 
-def test_a_batch_may_have_more_containers_than_may_stay_open(make, monkeypatch):
-    monkeypatch.setattr(containers, "_MOST_OPEN", 3)
-    catalog = make(200)
-    samples = np.random.default_rng(3).permutation(400).tolist()
-    with PythonFileReader(catalog) as reader:
-        check(reader, catalog, samples)
-        check(reader, catalog, samples)
-        check(reader, catalog, [0, 2, 4])
-        assert len(paths_open(catalog)) == 3
-
-
 def test_all_lanes_share_few_descriptors(make, monkeypatch):
     monkeypatch.setattr(containers, "_MOST_OPEN", 2)
     catalog, most = make(30), list[int]()
@@ -125,18 +114,6 @@ def test_few_descriptors_are_enough_for_containers(make, left):
         with room_for(left):
             for _ in range(3):
                 check(reader, catalog, samples)
-
-
-@alone
-@pytest.mark.long
-def test_no_descriptor_at_all_is_refused_with_the_limit(make, monkeypatch):
-    monkeypatch.setattr(opening, "_PATIENCE_S", 0.02)
-    catalog = make(3)
-    with PythonFileReader(catalog) as reader:
-        with room_for(0), raises_naming(OSError, catalog.path(2), "ulimit -n") as caught:
-            read(reader, np.array([2, 0]), catalog)
-        assert caught.value.errno == errno.EMFILE
-        check(reader, catalog, [2, 0])
 
 
 def test_a_container_replaced_while_it_was_closed_is_refused(make, tmp_path, monkeypatch):

@@ -308,11 +308,3 @@ def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monke
         assert reader.views(np.arange(3), 0) is None
         assert not reader.hot(np.arange(3))
         assert read(reader, np.arange(13), packed) == packed_contents()
-
-
-def test_a_missing_container_is_an_error_when_it_is_read(packed):
-    os.unlink(packed.path(12))
-    with PythonFileReader(packed, io="mmap") as reader:
-        assert bytes_of(views(reader, [1, 4])) == [packed_contents()[each] for each in (1, 4)]
-        with raises_naming(FileNotFoundError, packed.path(12)):
-            views(reader, [1, 12])

@@ -21,7 +21,7 @@ from dali_storage.testing import (
 )
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
-from tests.kit.file_reading import FileTests, of_reading
+from tests.kit.file_reading import FileTests, of_reading, yielding
 from tests.kit.sandbox import IO_SETUP, PREADV2, run_without
 from tests.kit.tiers import by_tier
 
@@ -204,14 +204,14 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
 
         assert read(reader, samples, catalog) == packed_contents()  # containers are open from now
         monkeypatch.setattr(reader, "_read", look)
-        reader.yield_turn = lambda: yielded.append(cached[0])
         for cached[0] in (True, False):
-            assert read(reader, samples, catalog) == packed_contents()
+            with yielding(lambda: yielded.append(cached[0])):
+                assert read(reader, samples, catalog) == packed_contents()
             assert set(yielded) == ({False} if not cached[0] else set())
     with PythonFileReader(catalog, io=io, direct=True) as reader:
         del yielded[:]
-        reader.yield_turn = lambda: yielded.append(True)
-        assert read(reader, samples, catalog) == packed_contents()
+        with yielding(lambda: yielded.append(True)):
+            assert read(reader, samples, catalog) == packed_contents()
         assert yielded
 
 

@@ -1,6 +1,5 @@
 """The kernel for the host and the simulated controller, each built once a run."""
 
-import gc
 from functools import cache
 
 import pytest
@@ -24,15 +23,6 @@ def controller(sim_folder):
 def kernels(sim_folder):
     """The library of the kernel with a number of lanes."""
     return cache(lambda lanes: build.build_kernel(sim_folder / f"kernel{lanes}", lanes))
-
-
-@pytest.fixture(scope="package", autouse=True)
-def older_objects_are_not_collected():
-    """Many tests here collect garbage; they skip what earlier tests and imports have made."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

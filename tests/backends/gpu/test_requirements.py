@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dali_storage.backends.gpu.requirements import list_gpus
 from dali_storage.backends.linux import pci
-from dali_storage.contract import cuda
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.runtime import cuda
 from tests.kit import gpu_machine as known
 from tests.kit.gpu_machine import (
     ABOVE_GPU,

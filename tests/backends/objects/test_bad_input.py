@@ -84,13 +84,6 @@ def test_a_store_that_refuses_is_an_error_that_says_what_to_do(store, given, mak
     assert named in (URLS[0] if "files" in given else ("s3://data/train", "s3://data/train/"))
 
 
-@pytest.mark.parametrize("given", [{"files": "s3://none/x"}, {"file_root": "s3://none/x"}])
-def test_a_bucket_that_is_missing_is_named(store, given):
-    with pytest.raises(FileNotFoundError, match="no such bucket; check its name") as caught:
-        run(**given)
-    assert str(caught.value.filename) == "s3://none/x"
-
-
 def test_without_credentials_only_anonymous_readers_send_requests_and_sign_none(store, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)

@@ -20,7 +20,7 @@ from nvidia.dali import fn
 from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.cli import index as make_index
-from dali_storage.contract.errors import ContainerChangedError, ObjectReplacedError
+from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
 from dali_storage.formats.lmdb.index import find as find_values
@@ -35,7 +35,7 @@ from tests.kit.containers import (
     write_tar,
 )
 from tests.kit.databases import write_numbered
-from tests.kit.parity import build, compare, of_containers, seeds, some_order
+from tests.kit.parity import compare, of_containers, seeds, some_order
 from tests.kit.tiers import by_tier
 
 COUNTS = (3, 1, 4)
@@ -280,16 +280,3 @@ def test_arrays_in_a_store_are_delivered_as_dali_does(server, tmp_path):
         arguments = {**where, **some_order(random, 2, by_container=False)}
         found[compare(random, fn.readers.numpy, readers.numpy, arguments)] += 1
     assert found["equal"] + found["restored"] > 3, found
-
-
-def test_a_container_that_is_replaced_is_refused_by_name(server, tmp_path):
-    paths, indexes = write_numbered_tars(tmp_path, (20,))
-    (url,) = put(server, paths)
-    pipeline = build(
-        readers.webdataset, 4, {}, paths=url, index_paths=indexes, ext="n", lazy_init=False
-    )
-    other = write_numbered_tars(tmp_path, (21,))[0][0]
-    server.put("data/c/0.tar", Path(other).read_bytes())
-    with pytest.raises(ObjectReplacedError) as info:
-        pipeline.run()
-    assert info.value.filename == url

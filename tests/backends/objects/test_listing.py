@@ -16,7 +16,7 @@ import obstore
 import pytest
 from PIL import Image
 
-from dali_storage import Catalog, ObjectReplacedError, readers
+from dali_storage import Catalog, readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import listing as listing_module
 from dali_storage.backends.objects import pool, store
@@ -315,15 +315,6 @@ def test_an_error_of_a_request_is_freed_without_the_garbage_collector(server):
         with contextlib.suppress(FileNotFoundError):
             contents("no")
         assert not [each for each in gc.get_objects() if type(each) is FileNotFoundError]
-
-
-def test_an_object_that_was_replaced_after_the_listing_is_refused(server):
-    fill(server, ["a/1.jpg", "a/2.jpg", "b/1.jpg"])
-    pipeline = build(readers.file, 1, {}, name="R", file_root="s3://data/train", num_shards=3)
-    server.put("data/train/a/1.jpg", b"a/1.jpgA/1.JPG")
-    with pytest.raises(ObjectReplacedError, match="was replaced") as caught:
-        take(pipeline, 1)
-    assert caught.value.filename == "s3://data/train/a/1.jpg"
 
 
 class OneLane(ObjectStoreReader):

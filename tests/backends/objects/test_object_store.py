@@ -1,6 +1,5 @@
 """The backend of objects, over a server that fails on demand. Containers: test_containers.py."""
 
-import gc
 import os
 import random
 import subprocess
@@ -13,15 +12,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import pool as requests
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import ObjectTests, RangeTests, read
-from tests.kit.dali import build
-from tests.kit.interrupts import is_interrupted
 from tests.kit.objects.client import CONTENTS, FOR_EVER, Served, publish, unlisted
 from tests.kit.objects.fault_server import ERRORS, FAULTS
 from tests.kit.paths import ROOT
@@ -346,21 +342,6 @@ def test_closing_gives_up_a_request_that_hangs(server, catalog, threads_end, mon
     reader.close()
     reader.close()
     server.heal()  # the last thread ends with its request
-
-
-@both_transports
-def test_a_pipeline_does_not_wait_for_a_store_that_hangs(server, catalog, threads_end, monkeypatch):
-    monkeypatch.setattr(requests, "_CLOSING", 0.1)
-    pipeline = build(
-        readers.file,
-        files=[url(number) for number in range(len(CONTENTS))],
-        backend_options={"timeout": 600},
-    )
-    server.fail("slow", FOR_EVER, 600)
-    assert is_interrupted(pipeline.run, 0.2)
-    del pipeline
-    gc.collect()
-    server.heal()
 
 
 PROGRAM = """

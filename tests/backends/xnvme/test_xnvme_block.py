@@ -75,19 +75,6 @@ class TestLibaioOnExt4Of4096ByteSectors(OfXnvmeBlock):
 
 
 @of_reading
-class TestLibaioOnXfsPartition(OfXnvmeBlock):
-    file_system, partition = "xfs", True
-    options: ClassVar[dict[str, Any]] = {"io": "libaio", "queue_depth": 16, "queues": 1}
-
-
-@of_reading
-class TestEmuOnExt4Partition(OfXnvmeBlock):
-    partition = True
-    options: ClassVar[dict[str, Any]] = {"io": "emu"}
-    openings = 100
-
-
-@of_reading
 class TestEmuToPageLockedMemory(OfXnvmeBlock):
     options: ClassVar[dict[str, Any]] = {"io": "emu", "mem": "pinned", "gpu": 1}
 
@@ -245,6 +232,3 @@ def test_a_device_that_does_not_answer_is_named(reader, monkeypatch, ext4):
     monkeypatch.setattr(Queue, "run", silent)
     with raises_naming(TimeoutError, ext4.device, "does not answer"):
         read(reader, np.array([1]))
-
-
-# Resources

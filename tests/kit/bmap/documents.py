@@ -278,7 +278,16 @@ def drop(*keys: Any) -> Edit:
     return lambda plain: functools.reduce(lambda inner, step: inner[step], path, plain).pop(key)
 
 
+def as_saved(plain: Json) -> str:
+    """By lines, as save() writes: the only layout that is read in groups of rows."""
+    members = (f"{json.dumps(name)}: {json.dumps(plain[name])},\n" for name in plain)
+    header = "".join(line for line in members if not line.startswith('"files"'))
+    rows = ",".join("\n" + json.dumps(row) for row in plain["files"])
+    return f'{{\n{header}"files": [{rows}\n]\n}}\n'
+
+
 LAYOUTS: dict[str, Callable[[Json], str]] = {
+    "as saved": as_saved,
     "a row a line": lambda plain: re.sub(r'\], \["', '],\n["', json.dumps(plain)),
     "one line": json.dumps,
     "no escapes": lambda plain: json.dumps(plain, ensure_ascii=False).replace("\udcff", "\\udcff"),

@@ -20,6 +20,7 @@ from dali_storage.backends.objects.cache.samples import Cache
 from dali_storage.contract.errors import CacheNotUsed
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing.reading import read
+from tests.kit.file_reading import yielding
 from tests.kit.process import descriptors, lanes, started
 
 SIZES = (0, 1, 31, 4076, 4095, 4096, 4097, 65536, 100_000, 100_000)  # 4076: a page with the trailer
@@ -103,7 +104,8 @@ class StoreReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         versions = [self.store.versions[sample] for sample in batch.samples.tolist()]
-        slots = self.cache.read(batch, versions, self.give_turn)
+        with yielding(self.give_turn):
+            slots = self.cache.read(batch, versions)
         for slot in slots.tolist():
             sample, start = int(batch.samples[slot]), int(batch.offsets[slot])
             self.store.log.append(sample)

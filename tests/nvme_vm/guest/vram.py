@@ -21,9 +21,9 @@ from dali_storage.backends.xnvme import bus
 from dali_storage.backends.xnvme.bus import BusMap
 from dali_storage.backends.xnvme.namespace import Namespace, open_namespace
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
-from dali_storage.contract import cuda
 from dali_storage.contract._types import address_of
 from dali_storage.contract.reader import Reader
+from dali_storage.runtime import cuda
 from tests.kit.fake_cuda import Cuda, install
 
 _PAGE = 64 << 10  # bytes

@@ -4,17 +4,16 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dali_storage.backends.linux import preadv
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
-from dali_storage.testing.reading import read
+from dali_storage.testing.reading import in_lane, read
+from tests.kit.file_reading import yielding
 from tests.kit.objects.cached import (
     ALL,
-    Shards,
     flip,
     nothing_is_left,
     one_warning,
@@ -76,14 +75,6 @@ def test_only_samples_that_are_missing_are_asked_for(
     assert len(asked(server)) == len(ALL)
 
 
-def test_a_new_version_is_read_from_the_store(listed, store, server, epoch):
-    epoch(unlisted(listed))
-    changed = bytes(100_000)
-    server.put("bucket/8.jpg", changed)
-    for _ in range(2):
-        assert epoch(unlisted(listed)) == [*store.contents[:8], changed, store.contents[9]]
-
-
 def test_an_object_that_was_replaced_is_refused_unless_it_is_in_the_cache(
     listed, store, server, epoch
 ):
@@ -106,18 +97,6 @@ def test_a_wrong_answer_is_not_kept(listed, store, server, epoch, mode):
     assert epoch(listed) == epoch(listed) == store.contents
 
 
-def test_ranges_of_containers_are_kept(server, epoch):
-    shards = Shards()
-    for number, content in enumerate(shards.contents):
-        server.put(f"bucket/{number}.jpg", content)
-    expected = [shards.expected(sample) for sample in range(9)]
-    assert epoch(shards.catalog, np.arange(0, 9, 2)) == expected[::2]
-    assert epoch(shards.catalog, np.arange(9)) == expected
-    server.log(clear=True)
-    assert epoch(shards.catalog, np.arange(9)[::-1]) == expected[::-1]
-    assert [request.kind for request in server.log()] == ["HEAD"] * 2
-
-
 def test_objects_without_strong_versions_are_not_kept(listed, store, server, folder, epoch):
     for kind in ("HEAD", "GET"):
         server.fail("no-etag", FOR_EVER, on=kind)
@@ -133,22 +112,22 @@ def test_a_reader_gives_its_turn_away_before_it_asks(listed, folder):
         assert reader._cache
         # The page cache has all that was written.
         reader._cache._engine = lambda *arguments: preadv.read(*arguments[:3])
-        reader.yield_turn = lambda: turns.append(1)
-        read(reader, ALL, listed)
-        assert turns
-        settle(reader._cache)
-        turns.clear()
-        read(reader, ALL, listed)
-        assert not turns
-        tick()
-        for entry in folder.entries():
-            flip(-1)(entry)
-        read(reader, ALL, listed)
-        assert turns
-        turns.clear()
+        with yielding(lambda: turns.append(1)):
+            read(reader, ALL, listed)
+            assert turns
+            settle(reader._cache)
+            turns.clear()
+            read(reader, ALL, listed)
+            assert not turns
+            tick()
+            for entry in folder.entries():
+                flip(-1)(entry)
+            read(reader, ALL, listed)
+            assert turns
+            turns.clear()
     with ObjectStoreReader(replace(listed, versions=None), cache=folder) as reader:
-        reader.yield_turn = lambda: turns.append(1)
-        reader.sizes(ALL, 0)
+        with yielding(lambda: turns.append(1)):
+            in_lane(lambda: reader.sizes(ALL, 0))
         assert turns
     with ObjectStoreReader(listed) as reader:
         assert not reader.cooperative

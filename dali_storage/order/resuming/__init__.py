@@ -1,0 +1,5 @@
+"""Positions that are saved, and epochs that other ranks go on with.
+
+`resume` is the rest of an epoch and its order, `state` the checkpoints and states in plain types.
+Imports order/ and contract/.
+"""

@@ -1,0 +1,174 @@
+"""The read of one batch, in the calling thread: bytes into a leased buffer, then outputs."""
+
+import contextlib
+import copy
+import os
+import sys
+import traceback
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.errors import RecordError
+from ..contract.format import Format, Wanted
+from ..contract.reader import Reader
+from ..contract.stages import enter, leave, note
+from ..contract.views import Contents, Views, copied
+from ..order.sequence import Batches
+from .batches import read_batch
+from .buffers import BufferPool
+from .slots import Substitute
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedBatch:
+    """A batch after reading. Its buffer is reused when the last reference dies.
+
+    Attributes:
+        samples: int64[n], indices of delivered samples, see `Catalog`.
+        nbytes: the sum of the pieces' sizes.
+        outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
+            copies.
+    """
+
+    samples: IntArray
+    nbytes: int
+    outputs: Sequence[Contents]
+
+
+class Loading:
+    """Reads batches of a catalog; in any number of lanes, each with its own number.
+
+    Attributes:
+        reader: the backend.
+        views: the numbers of the outputs that may be the reader's own memory.
+        substitute: the handling of bad samples; a subclass does as it says.
+    """
+
+    substitute = Substitute()
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        reader: Reader,
+        fmt: Format | None = None,
+        pool: BufferPool | None = None,
+        views: Collection[int] = (),
+    ) -> None:
+        """`pool` has the memory, by default from `reader.allocate()`.
+
+        `fmt` makes the outputs; by default they are the samples' bytes. Nobody writes to `views`.
+        """
+        self._catalog = catalog
+        self.reader = reader
+        self._format = fmt or Format()
+        self._pool = pool or BufferPool(reader.allocate)
+        # A cache of objects has whole samples.
+        self._wanted = (Format() if reader.schemes else self._format).wanted
+        self.views = views if reader.has_views else ()
+
+    def load(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """Read a batch in a lane."""
+        try:
+            return self.read(samples, lane)
+        finally:
+            leave()  # before anybody gets the batch and asks for the statistics
+
+    def is_hot(self, samples: IntArray) -> bool:
+        """Return True if these samples are views, and reading them does not block."""
+        return self.reader.hot(self._catalog.pieces_of(samples))
+
+    def read(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """Read exactly these samples."""
+        pieces = self._catalog.pieces_of(samples)
+        note(partial(_names, self._catalog, pieces))
+        if self.views and (viewed := self._view(samples, pieces, lane)) is not None:
+            return viewed
+        wanted = self._wanted(self._catalog, samples)
+        batch = read_batch(self.reader, self._catalog, pieces, self._pool.lease, lane, wanted)
+        views = Views(batch.buffer, batch.offsets, batch.sizes)
+        enter("decoding")
+        outputs = self.outputs(samples, views, wanted)
+        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+
+    def _view(self, samples: IntArray, pieces: IntArray, lane: int) -> LoadedBatch | None:
+        """Return a batch in the reader's own memory; None if it must be read."""
+        enter("reading")
+        if (views := self.reader.views(pieces, lane)) is None:
+            return None
+        enter("decoding")
+        outputs = enumerate(self.outputs(samples, views, None))
+        enter("copying")
+        contents = [it if n in self.views else copied(it) for n, it in outputs]
+        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), contents)
+
+    def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
+        """Return the outputs of the format."""
+        if wanted is not None and views.sizes is wanted.sizes:
+            return wanted.decode(views)
+        return self._format.decode(self._catalog, samples, views)
+
+    def close(self) -> None:
+        """Close the reader and free its buffers."""
+        self.reader.close()
+        self._pool.clear()
+
+
+class HotPath:
+    """Reads batches that need no lane, because their samples are views and do not block.
+
+    In the thread that asks for batches. The lanes' own order goes ahead of this one's.
+    """
+
+    def __init__(self, loading: Loading, order: Batches) -> None:
+        """Keep a copy of `order`."""
+        self._loading = loading
+        self._first = copy.deepcopy(order) if loading.views else None
+        self._order: Batches | None = None
+
+    def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
+        """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
+        if self._first is None:
+            return None
+        # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
+        order, self._order = self._order, None
+        order = order or copy.deepcopy(self._first)
+        samples = order.batch(index)
+        self._order = order
+        chosen = samples
+        with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
+            chosen = self._loading.substitute.chosen(samples)
+        return (samples, chosen) if self._loading.is_hot(chosen) else None
+
+    def read(self, chosen: IntArray) -> LoadedBatch | None:
+        """Read the samples; None if a bad one is to be replaced, which a lane does."""
+        handled = sys.exception()
+        try:
+            return self._loading.read(chosen, self._loading.reader.lanes)
+        except Exception as error:
+            clear_frames(error, handled)
+            if not self._loading.substitute.handles(error):
+                raise
+        return None
+
+
+def _names(catalog: Catalog, samples: IntArray) -> str:
+    """Name the first of some samples, and count the others."""
+    if not samples.size:
+        return "no samples"
+    path, more = os.fsdecode(catalog.path(int(samples[0]))), samples.size - 1
+    return f"{path} and {more} more" if more else path
+
+
+def clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:
+    """Clear the frames of an error and of its causes: locals keep the buffer alive.
+
+    Frames of an error that the caller has `handled`, and of earlier errors, are left alone.
+    """
+    while error is not handled and error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__

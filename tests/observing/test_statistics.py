@@ -1,0 +1,278 @@
+"""The statistics of a reader, by a clock that only waits move: a second each."""
+
+import gc
+import pickle
+import re
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from dali_storage import BackendUnavailable
+from dali_storage.observing import observer
+from dali_storage.observing.activity import Activities
+from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tally, metrics
+from dali_storage.order import Order, OrderOptions
+from dali_storage.prometheus import ReaderCollector
+from dali_storage.reading import prefetch
+from dali_storage.runtime.waiting import take
+from dali_storage.samples.discovery import from_files
+from tests.kit.reading_ahead import reading_ahead
+from tests.kit.stand_ins import Recorder
+from tests.reading.test_prefetch import BATCH, expected, prefetcher
+
+
+@pytest.fixture(autouse=True)
+def waited(monkeypatch):
+    """Is released whenever the caller begins to wait for a batch."""
+    now, waited = [0], threading.Semaphore(0)
+
+    def wait(done):
+        now[0] += 1
+        waited.release()
+        take(done)
+
+    monkeypatch.setattr(prefetch, "take", wait)
+    monkeypatch.setattr(observer, "perf_counter", lambda: now[0])
+    return waited
+
+
+@pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (2, 5), (4, 2)])
+def test_the_batches_and_bytes_that_were_given_are_counted(lanes, depth):
+    with prefetcher(depth, lanes=lanes) as ahead:
+        assert ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
+        for batches, index in enumerate((0, 1, 2, 9, 9), 1):
+            ahead.get(index)
+            assert ahead.statistics.batches == batches
+        counted = ahead.statistics
+    nbytes = sum(len(sample) for index in (0, 1, 2, 9, 9) for sample in expected(index))
+    assert (counted.bytes, counted.depth) == (nbytes, max(lanes, depth))
+    after = ahead.statistics  # of a closed reader; lanes still read ahead after `counted`
+    assert replace(after, times={}, slowest=()) == replace(counted, times={}, slowest=())
+
+
+def test_a_slow_reader_is_waited_for(waited):
+    """No batch is read before the caller waits for it."""
+    with prefetcher(3, lanes=1, before=lambda batch: waited.acquire()) as ahead:
+        for index in range(8):
+            ahead.get(index)
+        counted = ahead.statistics
+        waited.release(9)
+    assert (counted.wait_seconds, counted.ready) == (8, 0)
+
+
+def test_a_slow_caller_finds_everything_ready():
+    with prefetcher(3) as ahead:
+        ahead.get(0)
+        first = ahead.statistics
+        assert first.ready == 0
+        for index in range(1, 6):
+            ahead.finish()
+            ahead.get(index)
+        counted = ahead.statistics
+    assert counted.ready == pytest.approx(3 * 5 / 6)
+    assert counted.wait_seconds == first.wait_seconds
+
+
+def test_batches_that_a_seek_drops_were_not_ready():
+    with prefetcher(3) as ahead:
+        for index in (0, 2, 50):  # before 50, 2 and 3 are ready
+            ahead.get(index)
+            ahead.finish()
+        assert ahead.statistics.ready == pytest.approx(2 / 3)
+
+
+def test_a_batch_that_fails_is_waited_for_and_not_counted(waited):
+    def before_batches_0_and_1(batch):
+        if batch.samples[0] <= BATCH:
+            waited.acquire()
+
+    with prefetcher(lanes=1, broken={BATCH}, before=before_batches_0_and_1) as ahead:
+        ahead.get(0)
+        before = ahead.statistics
+        for _ in range(3):
+            with pytest.raises(FileNotFoundError):
+                ahead.get(1)
+        after = ahead.statistics
+        waited.release(9)
+    assert (after.batches, after.bytes) == (before.batches, before.bytes)
+    assert after.wait_seconds - before.wait_seconds == 3
+
+
+# --- stages, percentiles and the slowest ----------------------------------------------------------
+
+
+def test_every_batch_that_was_asked_for_has_waited_and_every_one_read_has_stages():
+    with prefetcher(2, lanes=2) as ahead:
+        for index in range(6):
+            ahead.get(index)
+            ahead.finish()
+        counted = ahead.statistics
+        read = len(ahead.reader.read_batches)
+    assert counted.times["waiting"].count == 6
+    # At most for the first batch: the others were ready.
+    assert counted.times["waiting"].total == counted.wait_seconds <= 1
+    stages = {name: its.count for name, its in counted.times.items() if name != "waiting"}
+    assert stages == {"opening": read, "reading": read, "decoding": read}
+    assert counted.ready_counts == (1, 0, 5)
+
+
+def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch():
+    with prefetcher(1, lanes=1) as ahead:
+        ahead.reader.before = lambda batch: time.sleep(0.2)
+        ahead.get(3)
+        counted = ahead.statistics
+    assert counted.times["reading"].max >= 0.2
+    assert f"path/{3 * BATCH} and {BATCH - 1} more" in [slow.name for slow in counted.slowest]
+
+
+def test_lanes_are_threads_with_the_name_of_their_reader():
+    names = []
+    reader = Recorder(from_files(["path/0"]), lanes=1)
+    reader.before = lambda batch: names.append(threading.current_thread().name)
+    one = reading_ahead(
+        from_files(["path/0"]), reader, Order(1, 1, OrderOptions()), 1, name="Train"
+    )
+    one.get(0)
+    one.close()
+    assert {*names} == {"dali_storage:Train:0"}
+    assert one.observer.tally.activities.lanes[0].thread is not None
+
+
+def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiting():
+    with prefetcher(2) as ahead:
+        ahead.get(0)
+        ahead.finish()
+        before = ahead.statistics
+        before.reset()
+        after = ahead.statistics
+        ahead.get(1)
+        ahead.finish()
+        last = ahead.statistics
+        total = ahead.ahead.observer.tally.waited
+    assert (before.batches, before.times["waiting"].count) == (1, 1)
+    assert after == ReaderStatistics(depth=2)
+    assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
+    assert "waiting" in last.times
+
+
+def test_statistics_are_plain_values_that_outlive_their_reader():
+    with prefetcher() as ahead:
+        ahead.get(0)
+        ahead.finish()
+    found = ahead.statistics
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert hash(copy) == hash(found)
+    assert copy.times["reading"].count > 0
+    del ahead
+    gc.collect()
+    for one in (copy, found, ReaderStatistics()):
+        with pytest.raises(RuntimeError, match=r"have no reader.*dali_storage.statistics"):
+            one.reset()
+
+
+# --- all readers of a process ---------------------------------------------------------------------
+
+
+def tally(name="R"):
+    return Tally(Activities(name, 1), 2)
+
+
+def test_open_readers_have_names_of_their_own_until_they_are_closed_or_gone():
+    readers = OpenReaders()
+    tallies = [tally() for _ in range(3)]
+    remove = [readers.add(one) for one in tallies]
+    assert [name for name, _ in readers.items()] == ["R", "R-2", "R-3"]
+    remove[1]()
+    assert [name for name, _ in readers.items()] == ["R", "R-3"]
+    new = tally()
+    readers.add(new)
+    assert [name for name, _ in readers.items()] == ["R", "R-3", "R-2"]
+    del tallies[0]
+    gc.collect()
+    assert {name for name, _ in readers.items()} == {"R-2", "R-3"}
+
+
+def test_threads_that_open_and_close_readers_at_once_lose_none():
+    readers, kept = OpenReaders(), []
+
+    def work():
+        for number in range(200):
+            one = tally()
+            remove = readers.add(one)
+            readers.items()
+            if number % 2:
+                remove()
+            else:
+                kept.append(one)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names, found = zip(*readers.items(), strict=True)
+    assert len({*names}) == len(kept) == 400
+    assert {*map(id, found)} == {*map(id, kept)}
+
+
+def test_metrics_are_numbers_by_reader_and_figure():
+    readers, one = OpenReaders(), tally("Train")
+    readers.add(one)
+    one.count(2, 500)
+    for ns in [10**6] * 98 + [8 * 10**6] * 2:
+        one.activities.times.record(0, "reading", ns)
+    found = metrics(readers)
+    start = "dali_storage/Train/"
+    assert all(name.startswith(start) and type(value) is float for name, value in found.items())
+    its = {name.removeprefix(start): value for name, value in found.items()}
+    assert (its["batches"], its["bytes"], its["ready"], its["depth"]) == (1, 500, 2, 2)
+    assert (its["reading_count"], its["reading_max_seconds"]) == (100, 0.008)
+    assert its["reading_total_seconds"] == pytest.approx(0.114)
+    assert its["reading_p50_seconds"] == pytest.approx(0.001, rel=1 / 8)
+    assert its["reading_p99_seconds"] == pytest.approx(0.008, rel=1 / 8)
+
+
+def test_prometheus_gets_histograms_with_exact_counts():
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    readers, one = OpenReaders(), tally("Train")
+    readers.add(one)
+    one.count(1, 500)
+    for ns in (500, 1023, 1024, 3_000_000, 10**15):
+        one.activities.times.record(0, "reading", ns)
+    registry = CollectorRegistry()
+    registry.register(ReaderCollector(readers))
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(ReaderCollector(readers))
+    text = generate_latest(registry).decode()
+    start = 'dali_storage_stage_seconds_{}reader="Train",stage="reading"'
+    assert 'dali_storage_batches_total{reader="Train"} 1.0' in text
+    assert 'dali_storage_ready{reader="Train"} 1.0' in text
+    bounds = re.findall(r'stage_seconds_bucket\{le="(.+?)",.*\} (.+)', text)
+    reached = {float(bound): float(count) for bound, count in bounds}
+    assert reached[1.024e-06] == 2
+    assert reached[2.048e-06] == 3
+    assert max(count for bound, count in reached.items() if bound < 0.002) == 3
+    assert (reached[2**37 / 1e9], reached[float("inf")]) == (4, 5)
+    assert start.format("count{") + "} 5.0" in text
+    assert registry.get_sample_value("dali_storage_wait_seconds_total", {"reader": "Train"}) == 0
+
+
+def test_a_collector_without_prometheus_says_how_to_get_it(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Refusing(), *sys.meta_path])
+    with pytest.raises(BackendUnavailable, match=r"pip install 'dali-storage\[metrics\]'"):
+        ReaderCollector(OpenReaders())
+
+
+class Refusing:
+    """Finds no prometheus_client, as if it were not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("prometheus_client"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name="prometheus_client")
