@@ -39,12 +39,14 @@ def set_weights(stream: BatchStream, weights: Mapping[Any, Any], at: int | None)
     position = require_change(stream, weights, at)
     mixed(stream)[0].change(weights, position)
     order = _order_of(stream)
+    # Batches that end before the change are still right.
     stream.change_order(lambda index: order.start(index + 1) <= position)
     return position
 
 
 def require_change(stream: BatchStream, weights: Mapping[Any, Any], at: int) -> int:
     """Refuse wrong arguments of `set_weights()`; return the position."""
+    # Only for its errors, before anything is changed.
     mixed(stream)[1].with_weights(weights, 0)
     require_integer("set_weights", "at", position := operator.index(at), range(2**62))
     if position < (least := place_of(stream, stream.position.next)):
