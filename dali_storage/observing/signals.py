@@ -66,6 +66,7 @@ class _Handler:
         self._before = before
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        # Whatever happens here, the program's own handler is called.
         with contextlib.suppress(Exception):
             _write(report().encode("utf-8", "backslashreplace"))
         if self._before is not None:
@@ -73,7 +74,8 @@ class _Handler:
 
 
 def _write(text: bytes) -> None:
-    """Write without `sys.stderr`, which the main thread may be using."""
+    """Write to the standard error stream."""
+    # Without `sys.stderr`, which the interrupted main thread may be using: it cannot be reentered.
     rest, ready = memoryview(text), select.poll()
     ready.register(_STDERR, select.POLLOUT)
     # A pipe that is ready takes as many bytes without blocking.
