@@ -52,6 +52,7 @@ def load_map(bmap: PathLike) -> LoadedMap:
     except TypeError:
         raise TypeError(f"bmap must be the path of a bmap.json, not {bmap!r}") from None
     status = os.stat(path)
+    # With the time of change, so that a renewed map is loaded.
     key = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
     found = _loaded.get(key)
     if found is None:
@@ -99,6 +100,7 @@ class MapTree:
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
     """Look up the files of a catalog in the map: int64[n], indices of files in the map."""
     mapped = loaded.map
+    # The usual case, in which no dict of all names is needed.
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(catalog.file_count)
     known = {mapped.name(file): file for file in range(len(mapped))}
