@@ -163,8 +163,7 @@ class PythonFileReader(Reader):
             self._files.open(fds, samples, lane)
             enter("reading")
             part = slice(start, start + len(fds))
-            # After the memory of each file, one byte or block more: the result of a read shows a
-            # grown file without another system call.
+            # One byte or block more per file: a grown file shows without another system call.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
             behind = address_of(self._overflow), self.unit
             iovecs = make_iovecs((batch.addresses[part], rooms), behind)

@@ -112,7 +112,7 @@ class MappedContainers:
         answers = self._answers.get(file, fiemap.NO_ANSWERS)
         if len(answers) <= 1:
             return answers
-        # Few of them: a container may have thousands of extents, and a batch needs few.
+        # Only those of the spans: a container may have thousands of extents.
         own, begins = spans.files == file, answers[:, 0]
         first = np.searchsorted(begins, spans.starts[own], "right") - 1
         stop = np.searchsorted(begins, spans.starts[own] + spans.sizes[own])

@@ -100,7 +100,6 @@ class MapTree:
 def files_of(catalog: Catalog, loaded: LoadedMap) -> IntArray:
     """Look up the files of a catalog in the map: int64[n], indices of files in the map."""
     mapped = loaded.map
-    # The usual case, in which no dict of all names is needed.
     if catalog.names == mapped.names and np.array_equal(catalog.offsets, mapped.name_offsets):
         return np.arange(catalog.file_count)
     known = {mapped.name(file): file for file in range(len(mapped))}

@@ -76,11 +76,9 @@ class ReadOnly:
         was_read, is_read = self._sectors_read, counts[2]
         if changed or now >= self._look_at:
             held, self.holds = self.holds, self._look()
-            # Earlier comparisons prove nothing from now on.
             self._period += changed or not held
             self._known, self._sectors_read, self._look_at = state, is_read, now + LOOK_S
-        # Without sectors read, the kernel does not count them (iostats), or reads go to an image
-        # file: then the count of sectors written proves nothing.
+        # No sectors read: the kernel does not count (iostats), or reads go to an image file.
         return self._period if self.holds and is_read != was_read else 0
 
     def _look(self) -> bool:

@@ -46,7 +46,6 @@ class SegmentIndex:
         starts = np.maximum(begins, low)
         lengths = np.minimum(self._ends[parts], high[owners]) - starts
         columns = owners, parts, starts - begins, starts - low, lengths
-        # Without a search, segments beside the span are here, too.
         if lengths.min(initial=1) > 0:
             return columns
         owners, parts, before, within, lengths = (column[lengths > 0] for column in columns)

@@ -143,7 +143,6 @@ class Containers:
                 # Descriptors that stay here are duplicates: another lane was faster.
                 added = zip(files, fds, strict=False)
                 fds[:] = [fd for file, fd in added if self._open.setdefault(file, fd) != fd]
-                # Those unused for the longest time go first.
                 self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
         return count == len(files)
 

@@ -88,12 +88,11 @@ class MappedFiles:
         used = [*dict.fromkeys(files[sizes > 0].tolist())]
         if not self._populated[samples].all():
             self._map([file for file in used if file not in self._mapped], lane)
-            # To populate blocks on the disk.
+            # Populating may block on the disk.
             yield_turn()
             if not self._populate(lay_out(files, starts, sizes, _PAGE, _PAGE)[-1], lane):
                 return None
             self._populated[samples] = True
-        # By path, so that a replaced container is noticed, too.
         mapped = [self._mapped[file] for file in used]
         with named():  # 3 us per file; `Containers.changed()` needs 16 for the first
             found = [os.stat(path) for path, _ in mapped]

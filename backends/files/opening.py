@@ -42,10 +42,7 @@ _LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2F
 
 @contextmanager
 def open_files() -> Iterator[list[int]]:
-    """A list for descriptors, closed and removed at the end of the block; -1 is skipped.
-
-    Ctrl-C cannot leave a descriptor open.
-    """
+    """A list for descriptors, closed and removed after the block, Ctrl-C or not; -1 is skipped."""
     fds: list[int] = []
     closing = map(libc.close, fds)
     try:
@@ -154,7 +151,6 @@ def statuses(fds: Sequence[int], paths: Sequence[bytes], local: bool) -> npt.NDA
         arguments = (repeat(b""), repeat(libc.AT_EMPTY_PATH), repeat(_STATX_BASIC_STATS), addresses)
         results = map(libc.statx_with_gil, fds, *arguments)
         unknown = [index for index, failed in enumerate(results) if failed]
-    # Refused by a sandbox, or failed: fstat(2) has the answer or the errno.
     for index in unknown:
         with named(paths[index]):
             status[index] = _row(os.fstat(fds[index]))
@@ -199,8 +195,7 @@ def regular_statuses(
 def close_all(fds: Iterable[int]) -> None:
     """Close all descriptors except negative ones; consecutive ones by one system call.
 
-    Ctrl-C does not stop a call once begun. Iterating over `fds` may remove descriptors from a
-    container.
+    Ctrl-C does not stop a call once begun. Iterating over `fds` may pop from a container.
     """
     # One bytecode instruction: a Ctrl-C in between would lose the descriptors removed so far.
     mine = [*fds]
@@ -212,7 +207,6 @@ def close_all(fds: Iterable[int]) -> None:
         ends = [before + 1 for before, _ in gaps[1:]]
         closing = map(os.closerange, starts, ends)
     except BaseException:
-        # None is closed yet.
         close_all(mine)
         raise
     # One bytecode instruction: a Ctrl-C in between would leave the rest open.

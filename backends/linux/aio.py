@@ -154,9 +154,7 @@ class AioContext:
         offsets: npt.ArrayLike,
         rw_flags: int = 0,
     ) -> IntArray:
-        """Read n ranges of files; return when no read is in flight.
-
-        An exception waits for the reads and closes the context.
+        """Read n ranges of files; return with no read in flight. An exception closes the context.
 
         Args:
             fds: int[n], the open files, or one for all.

@@ -34,7 +34,6 @@ def without(catalog: Catalog, listed: PathLike) -> Catalog:
         files = np.arange(start, min(start + _PART, len(keep)))
         for file, name in enumerate(absolute.file_paths(files), start):
             if not is_url and (b"/." in name or b"//" in name):
-                # Only where needed: most names are in this form already, and there may be millions.
                 name = os.path.normpath(name)
             if name in named:
                 keep[file] = False

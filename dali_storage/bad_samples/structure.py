@@ -113,7 +113,6 @@ def _png(view: memoryview) -> str:
         if at + 12 + length > len(view):
             break
         crc = int.from_bytes(view[at + 8 + length : at + 12 + length])
-        # Of the first chunk only: the pixels' would take much longer.
         if not before and zlib.crc32(view[at + 4 : at + 21]) != crc:
             return "PNG: wrong CRC of its header"
         if kind == b"IEND":
@@ -129,7 +128,6 @@ def _wav(view: memoryview) -> str:
         if kind == b"data":
             whole = length >= _UNKNOWN_LENGTH or at + 8 + length <= len(view)
             return "" if whole else "WAV: shorter than its header says"
-        # Chunks are padded to even lengths.
         at += 8 + length + length % 2
     # Decoders find it behind chunks of wrong lengths, too.
     return "" if b"data" in bytes(view[12:]) else "WAV: no data"

@@ -145,7 +145,6 @@ class Catalog:
         checksum = zlib.crc32(labels, zlib.crc32(self.names))
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).data, checksum)
         if (ranges := self.ranges) is not None:
-            # Not all are contiguous: a column of equal sizes takes no memory.
             for column in (ranges.runs, ranges.files, ranges.starts, ranges.sizes):
                 checksum = zlib.crc32(np.ascontiguousarray(column).data, checksum)
         for guards in (self.guards or {}).values():

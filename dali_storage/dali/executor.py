@@ -73,7 +73,6 @@ def _extend(name: str, extension: Callable[..., Any]) -> None:
     @functools.wraps(original)
     def method(executor: Any, *arguments: Any) -> Any:
         bound = functools.partial(original, executor)
-        # A copy: a pipeline that is collected meanwhile leaves the set.
         for reference in list(Pipeline._pipes):
             pipeline: Any = reference()
             if pipeline and pipeline._pipe is executor and (readers := readers_of(pipeline)):

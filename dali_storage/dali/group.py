@@ -72,8 +72,7 @@ class ReaderGroup:
         self.operator = opening.fmt.operator
         self.takes_seed = takes_seed
         self._opening = opening
-        # Weak: a group outlives its pipelines until the garbage collector runs, because nodes and
-        # operators of DALI refer to each other.
+        # Weak: the group may live longer, because DALI's nodes and operators refer to each other.
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
         self._unclaimed = stream
@@ -112,7 +111,6 @@ class ReaderGroup:
                 preserve=preserve,
             )
             self.source_desc = node.source._group.source_desc
-            # DALI asks this group for batches, in place of its own.
             node.source._group = self
             self._nodes[key] = node
         return tuple(self._nodes.values())

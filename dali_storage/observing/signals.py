@@ -66,7 +66,6 @@ class _Handler:
         self._before = before
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        # Whatever happens here, the program's own handler is called.
         with contextlib.suppress(Exception):
             _write(report().encode("utf-8", "backslashreplace"))
         if self._before is not None:

@@ -198,8 +198,7 @@ class Watchdog:
             delay = self.look()
             if delay is None:
                 with self._lock:
-                    # An idle thread ends, because Python warns of a fork of a process with threads.
-                    # A reader added meanwhile waits for the lock, and then starts another thread.
+                    # Python warns of a fork of a process with threads, so an idle one ends.
                     if self._is_idle():
                         self._thread = self._planned = None
                         return

@@ -153,8 +153,7 @@ class _ContainersReshuffled:
 
     def _shuffle(self, epoch: int) -> None:
         counts = self._counts
-        # From the original order, as in DALI, so an epoch does not depend on others. Containers
-        # that are empty count, too.
+        # As in DALI, the original order, so an epoch depends on no other. Empty ones count, too.
         order: Indices = np.arange(counts.size)
         if order.size > 1:
             order = shuffled(order, self._engine(epoch), 64)

@@ -69,8 +69,7 @@ class BufferPool:
         arena: Any = self._take(nbytes)
         lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
         if self._fence is None:
-            # The callback is C code: batches die in the main thread, and a callback in Python would
-            # lose a Ctrl-C.
+            # The callback is C code. One in Python would lose a Ctrl-C in the main thread.
             loan = _Loan(lease, self._idle.append)
             loan.arena = arena
             # A weak reference that has died itself calls nobody.
@@ -84,7 +83,6 @@ class BufferPool:
     def clear(self) -> None:
         """Free the buffers that are not leased."""
         self._idle.clear()
-        # A buffer that is still leased is freed with its lease.
         self._lent.clear()
 
     def _take(self, nbytes: int) -> Buffer:

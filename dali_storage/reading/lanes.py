@@ -127,7 +127,6 @@ class Lanes(Generic[Job]):
             self._closed = True
             self._jobs.clear()
         for bell in self._bells:
-            # A sleeping lane sees `_closed` only after a bell.
             bell.put(None)
         for lane, thread in self._threads.items():
             join(thread, self._running[lane])
@@ -182,8 +181,8 @@ class Lanes(Generic[Job]):
             self._gate.put(None)
 
     def _next_job(self, lane: int) -> Job | None:
+        # Taken and begun in one step: the order of batches is cheap to compute in sequence only.
         with self._in_order:
-            # Under one lock, because the order of batches is cheap to compute in sequence only.
             job = self._take_job(lane)
             if job is not None:
                 self._begin(job)

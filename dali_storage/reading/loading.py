@@ -121,10 +121,7 @@ class Loading:
 
 
 class HotPath:
-    """Reads batches that need no lane, because their samples are views and do not block.
-
-    In the thread that asks for batches.
-    """
+    """Reads batches in the asking thread: their samples are views, and reading does not block."""
 
     def __init__(self, loading: Loading, order: Batches) -> None:
         """Keep a copy of `order`."""
@@ -149,10 +146,9 @@ class HotPath:
 
     def read(self, chosen: IntArray) -> LoadedBatch | None:
         """Read the samples; None if a bad one is to be replaced, which a lane does."""
-        # An error that the caller is handling keeps its frames.
         handled = sys.exception()
         try:
-            # The number after the last lane's: state of a lane is never shared with a lane.
+            # The number after the last lane's, so that it shares no lane's state.
             return self._loading.read(chosen, self._loading.reader.lanes)
         except Exception as error:
             clear_frames(error, handled)

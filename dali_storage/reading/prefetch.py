@@ -89,7 +89,6 @@ class Prefetcher:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
         finally:
-            # After an error, too, or this thread would seem to wait for ever.
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         return batch
 

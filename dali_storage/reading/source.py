@@ -205,8 +205,7 @@ class BatchStream:
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
         try:
-            # The position stays: if another source fails, DALI drops this batch, too. Without it in
-            # the next call, two readers of one pipeline would get out of step.
+            # The position stays: if another source fails, DALI drops this batch and needs it again.
             return self._prefetcher.get(self.position.next, self.position.successor)
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"

@@ -39,7 +39,6 @@ def set_weights(stream: BatchStream, weights: Mapping[Any, Any], at: int | None)
     position = require_change(stream, weights, at)
     mixed(stream)[0].change(weights, position)
     order = _order_of(stream)
-    # Batches that end before the change are still right.
     stream.change_order(lambda index: order.start(index + 1) <= position)
     return position
 
