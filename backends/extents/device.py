@@ -77,7 +77,6 @@ def _require_same_device(storage: Storage, loaded: LoadedMap) -> int:
     there = loaded.map.device
     wwids = storage.wwids
     if storage.may_have_uuid and (there.wwid or "").startswith("uuid."):
-        # The kernel prefers a UUID, so the names known here may be others of the same device.
         wwids = ()
     properties = (
         ("logical_block_size", [storage.logical_block_size], there.logical_block_size),
