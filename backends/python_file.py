@@ -36,14 +36,7 @@ class PythonFileReader(Reader):
     """A reader of whole files, or ranges of containers, through the page cache or around it.
 
     Up to 64 whole files are opened, read by one submission of kernel AIO and closed, then the next
-    ones. Each read asks for one byte (or one block) more than the known size of the file, so its
-    result shows a changed size without another system call.
-
-    Containers stay open, and are checked for changes after the reads of every batch.
-
-    Through the page cache, reads are submitted twice. The first submission does not block
-    (RWF_NOWAIT), reads cached pages, and starts readahead in all files at once. The second
-    submission may block and reads the rest.
+    ones. Containers stay open, and are checked for changes after the reads of every batch.
 
     With io="mmap", containers are mapped, and batches are views of the page cache.
 
@@ -103,6 +96,7 @@ class PythonFileReader(Reader):
         self.alignment = self._files.alignment
         self.unit = self._files.unit
         self._direct = direct
+        # Shared by all lanes, because nobody looks at these bytes.
         self._overflow = self.allocate(self._files.unit)
         self._mapped: MappedFiles | None = None
         if io == "mmap":
@@ -169,7 +163,7 @@ class PythonFileReader(Reader):
             self._files.open(fds, samples, lane)
             enter("reading")
             part = slice(start, start + len(fds))
-            # After the memory of each file, one unit more, to see if the file has grown.
+            # One byte or block more per file: a grown file shows without another system call.
             rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
             behind = address_of(self._overflow), self.unit
             addresses = address_of(batch.buffer) + batch.offsets[part]

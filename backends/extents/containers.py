@@ -1,9 +1,7 @@
 """Comparison of containers, files from which ranges are read, with their map.
 
-A container may have thousands of extents, and a batch needs few of them. At the first use, all
-extents of a container are compared with the map, and the kernel's answers are kept, each about 17
-extents. Later, the kernel is asked again only about the spans just read. If an answer differs, all
-extents are compared again.
+At the first use, all extents of a container are compared with the map, and the kernel's answers are
+kept, each about 17 extents. Later, the kernel is asked again only about the spans just read.
 """
 
 import os
@@ -84,6 +82,7 @@ class MappedContainers:
         try:
             return self._containers.open(files, lane)
         except OSError:
+            # If a container is gone, the map is stale, which is the better explanation.
             self._check_paths(files)
             raise
 
@@ -103,6 +102,7 @@ class MappedContainers:
         few = owners.size <= len(files)
         fds_asked = [fds[owner] for owner in owners.tolist()]
         same = fiemap.hold(fds_asked, np.concatenate(answers), keep_lock=few)
+        # If an answer differs, all extents of its container are compared again.
         others = {*owners[~same].tolist()}
         for index, file in enumerate(files):
             if index in others or file not in self._answers:
@@ -112,6 +112,7 @@ class MappedContainers:
         answers = self._answers.get(file, fiemap.NO_ANSWERS)
         if len(answers) <= 1:
             return answers
+        # Only those of the spans: a container may have thousands of extents.
         own, begins = spans.files == file, answers[:, 0]
         first = np.searchsorted(begins, spans.starts[own], "right") - 1
         stop = np.searchsorted(begins, spans.starts[own] + spans.sizes[own])

@@ -128,6 +128,7 @@ class Freshness:
         counts, extents = fiemap.single_extents(
             [fds[index] for index in few.tolist()], self._map.sizes[files], block_size
         )
+        # The offset of a last file without extents is one too large.
         first = np.minimum(self._map.extent_offsets[files], len(self._extents) - 1)
         is_equal = (extents == self._extents[first]).all(axis=1) | (counts == 0)
         same[few] = (counts == self._counts[files]) & is_equal

@@ -52,6 +52,7 @@ def load_map(bmap: PathLike) -> LoadedMap:
     except TypeError:
         raise TypeError(f"bmap must be the path of a bmap.json, not {bmap!r}") from None
     status = os.stat(path)
+    # With the time of change, so that a renewed map is loaded.
     key = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
     found = _loaded.get(key)
     if found is None:

@@ -8,8 +8,7 @@ read-only superblock. Three signals show the end of such a period, and none of t
   there and back. Remounts of the superblock in other mount namespaces or by fsconfig(2) are not
   reported. statfs(2) does not help: its flags do not distinguish a mount from its superblock.
 * The super options show every such remount, but not one there and back. They are read each second.
-* The count of sectors written to the device grows before mapped data changes. The count of sectors
-  read must grow, too: otherwise the kernel does not count (iostats), or reads go to an image file.
+* The count of sectors written to the device grows before mapped data changes.
 
 Two gaps remain: bytes being written to XFS within a second of a remount unreported by poll(2); and
 writes below the file system, as by dd(1), which no comparison notices.
@@ -63,6 +62,7 @@ class ReadOnly:
         """The number of the current period; 0 outside of one. Ask after the reads of a batch."""
         with self._lock:
             try:
+                # Not in a fork: its poll would take the report away from its parent.
                 return self._find_period() if os.getpid() == self._process else 0
             except OSError:  # the file system was unmounted, or no more files can be opened
                 self._known = None
@@ -78,6 +78,7 @@ class ReadOnly:
             held, self.holds = self.holds, self._look()
             self._period += changed or not held
             self._known, self._sectors_read, self._look_at = state, is_read, now + LOOK_S
+        # No sectors read: the kernel does not count (iostats), or reads go to an image file.
         return self._period if self.holds and is_read != was_read else 0
 
     def _look(self) -> bool:

@@ -126,6 +126,7 @@ class MappedSamples:
 
     def _compare_all(self, freshness: Freshness) -> None:
         if self._catalog.ranges is None:
+            # Before the comparison, so that a write during it ends the period.
             self._read_only = watch(self._catalog)
         try:
             freshness.check_all(self._files, self._catalog.file_paths)
@@ -137,6 +138,7 @@ class MappedSamples:
 
     def _check(self, freshness: Freshness, files: IntArray) -> None:
         """Compare files of the catalog, unless no write was possible since the last comparison."""
+        # Asked before the comparison, so that a write during it begins another period.
         period = 0 if self._read_only is None else self._read_only.period()
         if self._read_only is not None and period:
             # A file without extents may be on another file system.
@@ -214,11 +216,9 @@ class MappedSamples:
         reasons: list[tuple[int, str]],
         submit: Submit,
     ) -> None:
-        """Retry failed reads, one command at a time.
-
-        A command may serve several samples, and the kernel merges neighbouring commands and fails
-        them together. Only a command submitted alone shows which sample cannot be read.
-        """
+        """Retry failed reads, one command at a time."""
+        # A command may serve several samples, and the kernel merges neighbouring commands and fails
+        # them together. Only a command submitted alone shows which sample cannot be read.
         for index in planned.overlapping(failed).tolist():
             read, owner = planned[index : index + 1], int(owners[index])
             own = failed.within(read)[:1]

@@ -73,13 +73,16 @@ class Containers:
         while (opened := _opened(fds)) < len(files):
             missing = [file for file, fd in zip(files, fds, strict=True) if fd < 0]
             all_open = self._open_missing(missing, lane)
+            # Again, because `_close_others()` may have closed some.
             fds = self._pin(files, lane)
+            # At the limit of open files, the first ones are enough.
             if not all_open and (opened := _opened(fds)):
                 break
         return fds[:opened]
 
     def release(self, lane: int) -> None:
         """Allow the descriptors of a lane to be closed when others are needed."""
+        # One call of C, and only this lane adds its entry: no lock is needed.
         self._pinned.pop(lane, None)
 
     def size(self, file: int) -> int:
@@ -159,6 +162,7 @@ class Containers:
             self._close(self._unpinned())
 
     def _unpinned(self) -> list[int]:
+        # A copy, because `release()` takes no lock.
         pinned = set().union(*list(self._pinned.values()))
         return [file for file in self._open if file not in pinned]
 

@@ -26,8 +26,7 @@ _PAGE = resource.getpagesize()
 class MappedFiles:
     """The containers of a catalog in one range of addresses, each mapped at its first use.
 
-    Populated samples are remembered, one byte each, until this process waits for a page from a
-    disk (a major fault): then the kernel has reclaimed pages.
+    Populated samples are remembered, one byte each, until the kernel reclaims pages.
     """
 
     def __init__(self, catalog: Catalog, spans: SpanReads) -> None:
@@ -76,6 +75,7 @@ class MappedFiles:
             return True
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if before not in (None, faults):
+            # A thread has waited for the disk: pages were reclaimed, perhaps of these samples.
             self._populated[:] = False
             return False
         self._faults = faults
@@ -88,6 +88,7 @@ class MappedFiles:
         used = [*dict.fromkeys(files[sizes > 0].tolist())]
         if not self._populated[samples].all():
             self._map([file for file in used if file not in self._mapped], lane)
+            # Populating may block on the disk.
             yield_turn()
             if not self._populate(lay_out(files, starts, sizes, _PAGE, _PAGE)[-1], lane):
                 return None
@@ -104,6 +105,7 @@ class MappedFiles:
 
     def close(self) -> None:
         """Unmap the containers when the last view dies. Closing twice is fine."""
+        # A copy, because an empty slice would keep the maps.
         self._buffer = self._buffer[:0].copy()
 
     def _map(self, files: list[int], lane: int) -> None:
@@ -113,6 +115,7 @@ class MappedFiles:
                 for file, fd in zip(files, fds, strict=False):
                     path, at = self._catalog.file_path(file), int(self._at[file])
                     with self._lock:
+                        # Under the lock: another lane may have mapped the file meanwhile.
                         if file not in self._mapped:
                             address = self._buffer.ctypes.data + at
                             mapping.map_file(address, fd, int(self._rooms[file]), path)

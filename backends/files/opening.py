@@ -42,18 +42,16 @@ _LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2F
 
 @contextmanager
 def open_files() -> Iterator[list[int]]:
-    """A list for descriptors, closed and removed at the end of the block; -1 is skipped.
-
-    Ctrl-C cannot leave a descriptor open. If it arrives before this generator has resumed, the
-    garbage collector closes the generator, and so the descriptors.
-    """
+    """A list for descriptors, closed and removed after the block, Ctrl-C or not; -1 is skipped."""
     fds: list[int] = []
     closing = map(libc.close, fds)
     try:
         yield fds
         close_all(map(fds.pop, repeat(-1, len(fds))))
     finally:
-        deque(closing, maxlen=0)  # one bytecode instruction
+        # Also after a Ctrl-C before this has resumed: then the garbage collector closes the
+        # generator. One bytecode instruction: a Ctrl-C in a loop would leave the rest open.
+        deque(closing, maxlen=0)
 
 
 def is_local(directory: bytes) -> bool:
@@ -104,6 +102,7 @@ def open_missing(
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             first = fds.index(-1)
+            # Removed at once: closed a second time, a number might be another thread's new file.
             close_all(map(fds.pop, repeat(first, len(fds) - first)))
             if first or not wait:
                 return
@@ -134,6 +133,7 @@ def _open(path: bytes, flags: int) -> int:
     except OSError as error:
         if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
             raise os_error(error.errno or errno.EIO, path) from None
+    # O_DIRECT refuses directories with EINVAL, too.
     if os.path.isdir(path):
         raise os_error(errno.EISDIR, path)
     hint = ": its file system does not support O_DIRECT; use the option direct=False"
@@ -195,10 +195,10 @@ def regular_statuses(
 def close_all(fds: Iterable[int]) -> None:
     """Close all descriptors except negative ones; consecutive ones by one system call.
 
-    Ctrl-C does not stop a call once begun. Iterating over `fds` may remove descriptors from a
-    container: no other code runs in between.
+    Ctrl-C does not stop a call once begun. Iterating over `fds` may pop from a container.
     """
-    mine = [*fds]  # one bytecode instruction
+    # One bytecode instruction: a Ctrl-C in between would lose the descriptors removed so far.
+    mine = [*fds]
     try:
         ordered = sorted(filter((-1).__lt__, mine))
         neighbours = zip([-2, *ordered], [*ordered, -2], strict=True)
@@ -209,7 +209,8 @@ def close_all(fds: Iterable[int]) -> None:
     except BaseException:
         close_all(mine)
         raise
-    deque(closing, maxlen=0)  # one bytecode instruction
+    # One bytecode instruction: a Ctrl-C in between would leave the rest open.
+    deque(closing, maxlen=0)
 
 
 def _row(status: os.stat_result) -> tuple[int, ...]:

@@ -23,8 +23,7 @@ _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
 class SampleFiles:
     """Opens, sizes and closes the files of samples, in any lane.
 
-    Files opened by `sizes()` stay open until the next read in the same lane, and no longer: a
-    replaced file must be reopened.
+    Files opened by `sizes()` stay open until the next read in the same lane.
 
     Attributes:
         flags: for open(2).
@@ -39,6 +38,7 @@ class SampleFiles:
         Raises:
             OSError: the file system of the first file does not support O_DIRECT.
         """
+        # To open a pipe must not block; a terminal must not become the process's own.
         self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
         self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if direct else 1
@@ -54,6 +54,7 @@ class SampleFiles:
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         """As `Reader.sizes()`."""
+        # Left by a batch without a read. They are reopened, because one may have been replaced.
         self._close_kept(lane)
         # Repeatedly, because another lane may meanwhile find that a size has changed.
         while ((sizes := self._sizes[samples]) < 0).any():
@@ -84,6 +85,7 @@ class SampleFiles:
         Returns the paths of all samples.
         """
         paths = self._catalog.paths(samples)
+        # Each is popped, because another lane may close it at the same time.
         fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
         if not (self.local and open_cached(fds, paths, self.flags)):
             open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
@@ -143,6 +145,7 @@ _instances: set[weakref.ref[SampleFiles]] = set()
 
 def close_all_kept() -> None:
     """Close the files that any instance keeps open for a next read, which then reopens them."""
+    # A copy, because an instance may die meanwhile.
     for reference in list(_instances):
         if (instance := reference()) is not None:
             instance.close()

@@ -55,12 +55,15 @@ class SpanReads:
                     each = self._each(batch, some[got < some.needed]).split(_PIECE)
                     _, where = _from(each, dict(zip(part, fds, strict=False)))
                     found = _failures(each, *read_spans(each, where))
+                    # If all succeed alone, the first failure of the batch stands.
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
+                # After the reads: a write during them is noticed, too.
                 enter("checking")
                 for changed in self.containers.changed(part[: len(fds)])[:1]:
                     raise changed_error(self._catalog.file_path(changed))
         finally:
             self.containers.release(lane)
+        # Only now: a change of the container is the better explanation.
         if failed:
             raise self._error(batch, *min(failed))
 

@@ -82,6 +82,7 @@ def read(
 def unavailable(depth: int = 1) -> BackendUnavailable | None:
     """The reason why `read()` fails with this depth, with a remedy; None if available."""
     try:
+        # An open one shows that AIO works, and the limit may allow no other.
         if depth not in list(_open.values()):
             _give_back(_borrow(depth, wait=False))
     except BackendUnavailable as reason:
@@ -140,6 +141,7 @@ class AioContext:
         self.depth = depth
         self.id = ctypes.c_ulong(0)
         self._process = os.getpid()
+        # Before the context is made, which a Ctrl-C could lose right afterwards.
         weakref.finalize(self, _destroy, self.id, self._process).atexit = False
         if libc.syscall(_SETUP, ctypes.c_uint(depth), ctypes.byref(self.id)) != 0:
             raise _refusal(ctypes.get_errno())
@@ -152,9 +154,7 @@ class AioContext:
         offsets: npt.ArrayLike,
         rw_flags: int = 0,
     ) -> IntArray:
-        """Read n ranges of files; return when no read is in flight.
-
-        An exception waits for the reads and closes the context.
+        """Read n ranges of files; return with no read in flight. An exception closes the context.
 
         Args:
             fds: int[n], the open files, or one for all.
@@ -177,6 +177,7 @@ class AioContext:
         try:
             return self._run(_addresses(iocbs), bool(rw_flags & os.RWF_NOWAIT))
         except BaseException:
+            # The kernel still writes to the memory of reads in flight; to destroy waits for them.
             self.close()
             raise
 
@@ -197,6 +198,7 @@ class AioContext:
             room = min(n - submitted, self.depth - (submitted - finished))
             if room:
                 accepted = self._submit(iocbs[submitted : submitted + room])
+                # EAGAIN with reads under way is no error: there is room after the next events.
                 if accepted < 0 and not (accepted == -errno.EAGAIN and submitted > finished):
                     # Only the first submitted read is refused; the following ones may be fine.
                     results[submitted] = accepted
@@ -205,8 +207,10 @@ class AioContext:
                 submitted += max(accepted, 0)
             under_way = submitted - finished
             if under_way:
+                # All of the last ones together, so that the thread wakes up once.
                 at_least = 0 if at_once else under_way if submitted == n else 1
                 done = self._reap(events[:under_way], at_least)
+                # If none is complete, they do block. From now on wait, or this loop would spin.
                 at_once = at_once and done.size > 0
                 results[done["data"].astype(np.int64)] = done["res"]
                 finished += done.size
@@ -221,6 +225,7 @@ class AioContext:
         bounds = ctypes.c_long(at_least), ctypes.c_long(events.size)
         memory = ctypes.c_void_p(events.ctypes.data)
         if not at_least:
+            # This cannot block, so it keeps the interpreter lock.
             count = libc.syscall_with_gil(_GETEVENTS, self.id, *bounds, memory, None)
             return events[: max(count, 0)]
         while (count := libc.syscall(_GETEVENTS, self.id, *bounds, memory, None)) < 0:

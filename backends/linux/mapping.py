@@ -22,6 +22,7 @@ _PIDFD_OPEN, _PROCESS_MADVISE = 434, 440  # on every machine, like all system ca
 
 def missing() -> BackendUnavailable | None:
     """The reason why this process cannot map and populate files; None if possible."""
+    # Reserved addresses count for this limit, though they use no memory.
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         what = "the address space of this process is limited (RLIMIT_AS)"
         return BackendUnavailable(what, "lift the limit: ulimit -v unlimited")
@@ -56,6 +57,7 @@ def populate(addresses: IntArray, lengths: IntArray) -> bool:
     Returns False if a file ends too early, or cannot be read.
     """
     iovecs = libc.make_iovecs((addresses, lengths))
+    # -1 in a sandbox that forbids it: then each part has a call of its own.
     process = libc.syscall(_PIDFD_OPEN, os.getpid(), 0)
     # WILLNEED first, to read all pages at once, and only these. Otherwise the kernel would read
     # `read_ahead_kb` around each missing page, and wait: a tenth of the speed.

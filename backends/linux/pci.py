@@ -183,11 +183,12 @@ def _route(function: Path) -> list[str]:
 
 
 def _redirects(bridge: Path) -> bool:
-    """Test if ACS redirects. The kernel shows the extended capabilities to root only."""
+    """Test if ACS redirects."""
     try:
         config, offset = (bridge / "config").read_bytes(), _FIRST
     except OSError:
         return False
+    # The kernel shows the extended capabilities to root only; others find none.
     for _ in range(_MOST):
         header = int.from_bytes(config[offset : offset + 4], "little")
         if header & 0xFFFF == _ACS:

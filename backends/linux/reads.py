@@ -74,6 +74,7 @@ class Reads:
 
     def _read_cached(self) -> None:
         """Read cached pages, and start readahead of the others."""
+        # This does not block, so readahead starts in all files at once.
         self._read(slice(None), os.RWF_NOWAIT)
         self._done = self.got >= self._enough
         if self._to_end:
@@ -97,5 +98,6 @@ class Reads:
         self.got[indices] = got = got + np.maximum(more, 0)
         if not rw_flags:  # reads that failed without blocking are retried
             self.errors[indices] = np.maximum(-more, 0)
+            # A part of a unit comes from the end of a file only.
             ended = (more <= 0) | (got % self._unit != 0)
             self._done[indices] = ended | (got >= self._enough[indices])

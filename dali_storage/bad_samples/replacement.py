@@ -129,18 +129,20 @@ class Replacement(Checked):
         self.bad: dict[int, Exception] = {}
         self._lock = threading.Lock()  # to add one
         if on_error.record:
+            # Written to now: a wrong path is an error before the first batch.
             self._append(b"")
 
     @property
     def found(self) -> list[tuple[int, str, str]]:
         """Index, path and reason of the bad samples."""
+        # A copy, because lanes add samples.
         return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """Call `read` for `samples`, with other samples in place of bad ones; return the result.
 
-        If a batch fails, its samples are read one by one. Raises an error that concerns no sample,
-        the error of a sample without a replacement, or the first error if there are too many.
+        Raises an error that concerns no sample, the error of a sample without a replacement, or the
+        first error if there are too many.
         """
         failed = False
         while True:
@@ -149,8 +151,10 @@ class Replacement(Checked):
             except Exception as error:
                 if failed or not is_of_sample(error, self._catalog):
                     raise
+                # One by one: the error of a batch names only its first bad sample.
                 found = culprits(self._catalog, self.chosen(samples), read)
-                failed = not found  # it may succeed now
+                # If each can be read alone, the batch gets one more chance.
+                failed = not found
             self.add(found)
 
     def chosen(self, samples: IntArray) -> IntArray:
@@ -168,6 +172,7 @@ class Replacement(Checked):
         """Note bad samples and their errors; raise the first error if there are too many."""
         with self._lock:
             for index, error in found.items():
+                # Another lane may have noted it. Beyond the limit there is an error anyway.
                 if index in self.bad or len(self.bad) > self._most:
                     continue
                 self.bad[index] = error
@@ -195,6 +200,7 @@ class Replacement(Checked):
             raise self._error(index, "no other sample can take its place")
         place = members.index(index) if isinstance(members, range) else members.searchsorted(index)
         for attempt in range(_ATTEMPTS):
+            # At least 1, so that no sample takes its own place.
             step = 1 + hashed(self._on_error.seed, index, attempt) % (count - 1)
             if (other := int(members[(int(place) + step) % count])) not in self.bad:
                 return other
@@ -212,9 +218,10 @@ class Replacement(Checked):
         return full_path(told if told in paths else paths[0])
 
     def _append(self, line: bytes) -> None:
-        """Append in one call, so that processes may share the file."""
+        """Append to the record."""
         path = os.fsencode(self._on_error.record)
         with open_regular(path, "a") as file, named(path):
+            # One call, so that processes may share the file.
             file.write(line)
 
 

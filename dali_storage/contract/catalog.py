@@ -152,10 +152,7 @@ class Catalog:
         return checksum
 
     def altered(self, files: Iterable[int]) -> list[int]:
-        """Return the `files` that lack one of their guards; errors name the path of the file.
-
-        Guards are read through the page cache, which all writers of a file share.
-        """
+        """Return the `files` that lack one of their guards; errors name the path of the file."""
         guards = self.guards or {}
         return [it for it in files if it in guards and not _has(self.file_path(it), guards[it])]
 
@@ -230,9 +227,11 @@ def state_of(status: os.stat_result) -> list[int]:
 
 
 def open_regular(path: bytes, mode: str = "r") -> io.FileIO:
-    """Open a file unbuffered; OSError if the file is not regular: a pipe may block for ever."""
+    """Open a file unbuffered; OSError if the file is not regular."""
     with named(path):
+        # Nonblocking: to open a pipe without a writer would block for ever.
         file = io.FileIO(path, mode, opener=lambda it, how: os.open(it, how | os.O_NONBLOCK, 0o666))
+    # Asked of the open file, because the path may lead to another one by now.
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise os_error(errno.EINVAL, path, ": not a regular file")
@@ -240,6 +239,7 @@ def open_regular(path: bytes, mode: str = "r") -> io.FileIO:
 
 
 def _has(path: bytes, guards: Sequence[tuple[int, bytes]]) -> bool:
+    # Through the page cache, which all writers of a file share.
     with open_regular(path) as file, named(path):
         return all(os.pread(file.fileno(), len(it), at) == it for at, it in guards)
 

@@ -65,12 +65,11 @@ class Ranges:
         return self.files[rows].astype(np.int64, copy=False)
 
     def first_outside(self, file_sizes: IntArray) -> int | None:
-        """Return the first sample outside its file, or None; `file_sizes`: of all files, bytes.
-
-        Uses a few MiB for any number of samples.
-        """
+        """Return the first sample outside its file, or None; `file_sizes`: of all files, bytes."""
+        # In parts, which need a few MiB for any number of samples.
         for first in range(0, len(self), _PART):
             sizes, starts = self.sizes[first : first + _PART], self.starts[first : first + _PART]
+            # Subtracted, because start plus size of a damaged index may overflow.
             room = file_sizes[self.files_of(np.arange(first, first + len(sizes)))] - sizes
             for bad in np.flatnonzero((starts < 0) | (sizes < 0) | (starts > room))[:1].tolist():
                 return first + int(bad)

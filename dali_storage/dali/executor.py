@@ -23,11 +23,9 @@ _saved = weakref.WeakSet[Pipeline]()  # pipelines whose checkpoints have our rea
 
 @functools.cache
 def extend_pipelines() -> None:
-    """Add our readers to the seeds, metadata and checkpoints of all pipelines; once per process.
-
-    This replaces methods of the executor behind a pipeline, not of the pipeline, because
-    `define_graph` makes the readers while a method of the pipeline is already running.
-    """
+    """Add our readers to the seeds, metadata and checkpoints of all pipelines; once per process."""
+    # Methods of the executor, not of the pipeline: `define_graph` makes the readers while a method
+    # of the pipeline is already running.
     _extend("reader_meta", _reader_meta)
     _extend("SerializeToProtobuf", _refuse_to_serialize)
     _extend("GetSerializedCheckpoint", _save)

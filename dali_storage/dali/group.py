@@ -54,8 +54,7 @@ class ReaderGroup:
     """DALI's view of one call of a reader.
 
     A group belongs to the nodes returned by the call. Several pipelines may use these nodes; each
-    has a source of its own, which is closed when the pipeline is dropped. The group itself stays
-    until the garbage collector runs, because DALI's nodes and operators refer to each other.
+    has a source of its own, which is closed when the pipeline is dropped.
     """
 
     parallel = False
@@ -73,6 +72,7 @@ class ReaderGroup:
         self.operator = opening.fmt.operator
         self.takes_seed = takes_seed
         self._opening = opening
+        # Weak: the group may live longer, because DALI's nodes and operators refer to each other.
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
         self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
         self._unclaimed = stream
@@ -137,14 +137,17 @@ class ReaderGroup:
         inputs, names, hold = started or self._started[pipeline]
         source = self._sources[pipeline]
         try:
+            # All of them before the first wait, or the readers would begin one after another.
             for each in begin:
                 each.read_ahead()
             return Delivery(pipeline, inputs, names, source, source.batch(), hold)
         except Exception as error:
+            # The user's sources cannot give the batches again that DALI drops now.
             if has_other_sources(pipeline):
                 source.end(error)
             if pipeline._api_type is not PipelineAPIType.ITERATOR:
                 raise
+            # An iterator still has batches from before the error: they are delivered first.
             drain(pipeline, error)
             raise StopIteration from None
 
@@ -231,6 +234,7 @@ class Delivery:
         ]
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
+            # First: kept before DALI can queue a copy.
             self._steps.insert(0, partial(hold.add, batch.outputs))
 
     def _output(self, source: BatchStream, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
@@ -268,17 +272,15 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
     *others, content = items
     tensors = list(map(TensorCPU, others, *map(repeat, options)))
     last = np.asarray(memoryview(content)).view(_Owner)  # of bytes, numpy makes a scalar
+    # DALI drops samples one by one, in a thread of its own. With one owner of all, it waits for the
+    # interpreter lock once per batch, not once per sample.
     last.owned = tuple(tensors)
     tensors.append(TensorCPU(last.data, *options))
     return TensorListCPU(tensors, **SEPARATE), None, False
 
 
 class _Owner(np.ndarray[Any, Any]):
-    """The last sample of a batch, which keeps the tensors of the others alive.
-
-    DALI drops the samples one by one, in a thread of its own. With a single owner, DALI waits for
-    the interpreter lock only once per batch, not once per sample.
-    """
+    """The last sample of a batch, which keeps the tensors of the others alive."""
 
     owned: tuple[Any, ...]
 

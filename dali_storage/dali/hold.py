@@ -38,11 +38,7 @@ class Hold:
         _holds.setdefault(executor, []).append(self)
 
     def release(self, stream: int | None) -> None:
-        """Release the oldest batch after the return of its outputs, on a `stream` if not None.
-
-        With a stream, DALI has only queued the copies: the stream waits for them, and we wait for a
-        mark in the stream at the return of the next outputs.
-        """
+        """Release the oldest batch after the return of its outputs, on a `stream` if not None."""
         # A batch leaves a queue in the last step: Ctrl-C may keep one too long, never too short.
         while self._queued:
             wait, _ = self._queued[0]
@@ -50,14 +46,14 @@ class Hold:
             self._queued.popleft()
         if self._fed:
             if stream is not None:
+                # DALI has only queued the copies, and made the stream wait for them. We wait for a
+                # mark in the stream when the next outputs are returned.
                 self._queued.append((cuda.fence(stream, self._gpu), self._fed[0]))
             self._fed.popleft()
 
     def release_failed(self) -> None:
-        """Release the oldest batch after the failure of an operator; DALI goes on with the next.
-
-        Other operators may have queued copies, on unknown streams.
-        """
+        """Release the oldest batch after the failure of an operator; DALI goes on with the next."""
+        # The whole GPU: other operators may have queued copies, on unknown streams.
         with contextlib.suppress(Exception):  # if CUDA has failed, the GPU has stopped reading
             cuda.synchronize(self._gpu)
         self.release(None)

@@ -13,8 +13,7 @@ def extend_iterators() -> None:
     """Keep DALI's iterators from losing batches when a read fails; done once per process.
 
     An iterator schedules the next batches before returning the current ones, so an error in between
-    would lose them. Therefore the error is raised later: when the pipeline has no batch left, and
-    before the iterator gets a batch from any other. The next call schedules the pipeline again.
+    would lose them. Therefore the error is raised later, when the pipeline has no batch left.
     """
     original = _DaliBaseIterator._get_outputs
 
@@ -23,6 +22,7 @@ def extend_iterators() -> None:
         if not iterator._ever_scheduled:
             iterator._schedule_runs(False)
         if not 0 < iterator._size <= iterator._counter:  # otherwise the epoch ends first
+            # Before any pipeline returns a batch, which would be lost with the error of the next.
             for pipeline in iterator._pipes:
                 if "_failed_read" in vars(pipeline) and pipeline.empty():
                     _raise_or_schedule(pipeline)
@@ -32,12 +32,11 @@ def extend_iterators() -> None:
 
 
 def drain(pipeline: Pipeline, error: Exception) -> None:
-    """Defer `error` until all earlier batches are delivered; the caller stops the pipeline.
-
-    The traceback is removed, because its frames would keep the pipeline alive.
-    """
+    """Defer `error` until all earlier batches are delivered; the caller stops the pipeline."""
+    # The frames of the traceback would keep the pipeline alive.
     pipeline._failed_read = error.with_traceback(None)
-    pipeline.reset = lambda: None  # at the end of an epoch; other sources would begin again
+    # Called at the end of an epoch, at which other sources would begin again.
+    pipeline.reset = lambda: None
 
 
 def _raise_or_schedule(pipeline: Any) -> None:
@@ -46,8 +45,10 @@ def _raise_or_schedule(pipeline: Any) -> None:
         with pipeline._check_api_type_scope(PipelineAPIType.ITERATOR):
             pipeline.schedule_run()
     if pipeline.empty() and (error := getattr(pipeline, "_failed_read", None)):
+        # None, and not deleted: the next call then schedules the pipeline again.
         pipeline._failed_read = None
         del pipeline.reset
+        # As `reset()` does, but without a new epoch.
         pipeline._first_iter, pipeline._last_iter = True, False
         try:
             raise error

@@ -107,6 +107,7 @@ class Activity:
                 longest, slowest = ns, stage
         if waited is not None:
             self._times.record(self._number, "waiting", round(1e9 * waited))
+        # Looked up once: `reset()` may replace the list in another thread.
         slow, seconds = self.slow, longest / 1e9
         if longest and (len(slow) < _SLOWEST or seconds > slow[0].seconds):
             heapq.heappush(slow, SlowBatch(seconds, slowest, _described(describe)))
@@ -146,6 +147,7 @@ class Activities:
         """Forget all durations."""
         self.times.reset()
         for activity in (*self.lanes, self.asker):
+            # A new list, because the thread may be changing the old one.
             activity.slow = []
 
 

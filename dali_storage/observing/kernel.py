@@ -48,6 +48,7 @@ def thread_state(thread: int, proc: str = "/proc/self") -> str:
     kernel in which the thread waits; "0" if the thread runs, or if the kernel does not tell.
     """
     task = f"{proc}/task/{thread}"
+    # Behind the last parenthesis: the name before it may contain spaces and parentheses.
     letter = _content(f"{task}/stat").rpartition(b")")[2].split()[:1]
     state = letter[0].decode("ascii", "replace") if letter else ""
     shown = f"{state} ({_STATES.get(state, 'unknown')})" if state else "unknown"

@@ -73,7 +73,8 @@ class _Handler:
 
 
 def _write(text: bytes) -> None:
-    """Write without `sys.stderr`, which the main thread may be using."""
+    """Write to the standard error stream."""
+    # Without `sys.stderr`, which the interrupted main thread may be using: it cannot be reentered.
     rest, ready = memoryview(text), select.poll()
     ready.register(_STDERR, select.POLLOUT)
     # A pipe that is ready takes as many bytes without blocking.

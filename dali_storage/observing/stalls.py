@@ -1,7 +1,6 @@
 """Warnings of hanging readers, and a report of all their threads.
 
-One thread of the process looks at all readers with `stall_after`. The thread ends when the last of
-them is closed, because Python warns of a fork of a process with threads.
+One thread of the process looks at all readers with `stall_after`, until the last of them is closed.
 """
 
 import contextlib
@@ -77,11 +76,7 @@ class Watched:
 
 
 class Watchdog:
-    """Knows the open readers, and warns of hanging ones.
-
-    The readers are in a dict, which is changed and copied in one instruction. So `report()` and
-    `forget()` need no lock: a signal handler calls the one, the garbage collector the other.
-    """
+    """Knows the open readers, and warns of hanging ones."""
 
     def __init__(
         self,
@@ -94,6 +89,8 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget all readers and the thread; in a fork, which has neither."""
+        # Changed and copied by single calls of C, without a lock: a signal handler calls `report()`
+        # and the garbage collector `forget()`, also in a thread that would be holding the lock.
         self._watched: dict[int, Watched] = {}
         self._lock = threading.Lock()  # of the thread's beginning and end
         self._bell = SimpleQueue[None]()
@@ -106,6 +103,7 @@ class Watchdog:
         names = {each.name for each in list(self._watched.values())}
         numbered = (f"{name} ({number})" for number in range(2, len(names) + 3))
         watched = Watched(next(it for it in (name, *numbered) if it not in names), stall_after)
+        # Before the thread is woken up, which ends if it finds no reader.
         self._watched[id(watched)] = watched
         try:
             if stall_after is not None:
@@ -131,6 +129,7 @@ class Watchdog:
                 delays.append(each.stall_after)
                 try:
                     delays.append(self._look_at(each, each.stall_after, now))
+                # One reader must not end the watch of the others.
                 except Exception as error:
                     with contextlib.suppress(Exception):
                         self._warn(f"{each.name} cannot be watched: {error!r}")
@@ -193,11 +192,13 @@ class Watchdog:
             self._thread = None
 
     def _run(self) -> None:
+        # A reader that is collected here is closed elsewhere: closing may hang.
         be_lane()
         while True:
             delay = self.look()
             if delay is None:
                 with self._lock:
+                    # Python warns of a fork of a process with threads, so an idle one ends.
                     if self._is_idle():
                         self._thread = self._planned = None
                         return

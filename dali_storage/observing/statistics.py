@@ -132,6 +132,7 @@ class Tally:
 
     def reset(self) -> None:
         """Count from zero."""
+        # Not set to 0, because the asking thread may be adding to it.
         self._reset_at = self.waited
         self._batches = self._bytes = 0
         self._ready = np.zeros_like(self._ready)
@@ -159,10 +160,7 @@ class Tally:
 
 
 class OpenReaders:
-    """The readers that read, by unique names; keeps none of them.
-
-    No lock is needed: additions are one call of C, and only its own thread removes a reader.
-    """
+    """The readers that read, by unique names; keeps none of them."""
 
     def __init__(self) -> None:
         self._of: dict[str, weakref.ref[Tally]] = {}
@@ -174,6 +172,7 @@ class OpenReaders:
         while True:
             remove = partial(self._remove, unique)
             reference = weakref.ref(tally, remove)
+            # One call of C, so two readers never get one name, and no lock is needed.
             if self._of.setdefault(unique, reference) is reference:
                 return partial(remove, reference)
             number += 1

@@ -68,8 +68,7 @@ class Minstd:
     """`std::minstd_rand0` seeded by a seed_seq, and `std::uniform_int_distribution<int>` on it.
 
     libstdc++'s std::default_random_engine: x = 16807 x mod 2**31 - 1 (bits/random.h, random.tcc).
-    The distribution divides the engine's range into equal parts and rejects the remainder
-    (bits/uniform_int_dist.h). `state` is the last output; assign to `state` to go back.
+    `state` is the last output; assign to `state` to go back.
     """
 
     def __init__(self, seed: int) -> None:
@@ -87,6 +86,7 @@ class Minstd:
         while done < len(bounds):
             accepted = self._accepted(done, len(bounds) - done, largest, bounds.item)
             stop = done + len(accepted)
+            # Equal parts of the range; the remainder was rejected (bits/uniform_int_dist.h).
             numbers[done:stop] = accepted // (_MINSTD_RANGE // bounds[done:stop])
             done = stop
         return numbers
@@ -109,6 +109,7 @@ class Minstd:
         # The remainder is smaller than the bound, so only the largest outputs may be rejected.
         if outputs.max() > _MINSTD_RANGE - largest:
             for index in np.flatnonzero(outputs > _MINSTD_RANGE - largest).tolist():
+                # A rejected output uses up no bound, so the later ones serve earlier bounds.
                 limit = _MINSTD_RANGE - _MINSTD_RANGE % bound(first + index - len(rejected))
                 if outputs[index] >= limit:
                     rejected.append(index)
@@ -176,6 +177,7 @@ def draw_below(engine: WordSource, bits: int, bounds: Words) -> Words:
         high, low = _multiply(outputs[: len(block)], block, bits)
         accepted = _first_rejected(low, block, bits)
         numbers[done : done + accepted] = high[:accepted]
+        # The rejected output is lost, and its bound gets the next one.
         outputs = outputs[accepted + (accepted < len(block)) :]
         done += accepted
     return numbers
@@ -187,6 +189,7 @@ def _multiply(left: Words, right: Words, bits: int) -> tuple[Words, Words]:
     if bits == 32:
         product = left * right
         return product >> half, product & mask
+    # A product of 64 bits wraps around, so its high word is composed of halves.
     left_high, left_low = left >> half, left & mask
     right_high, right_low = right >> half, right & mask
     middle = left_high * right_low + (left_low * right_low >> half)
@@ -196,8 +199,10 @@ def _multiply(left: Words, right: Words, bits: int) -> tuple[Words, Words]:
 
 def _first_rejected(low: Words, bounds: Words, bits: int) -> int:
     """Index of the first low word below 2**bits mod its bound, else the number of words."""
+    # A limit is below its bound, so few words need the division.
     suspects = np.flatnonzero(low < bounds)
     suspected = bounds[suspects]
+    # Bound subtracted first: 2**bits does not fit into a word.
     limits = (np.uint64(2**bits - 1) - suspected + np.uint64(1)) % suspected
     rejected = suspects[low[suspects] < limits]
     return int(rejected[0]) if len(rejected) else len(low)
@@ -218,6 +223,7 @@ def shuffled(items: Indices, engine: WordSource, bits: int) -> Indices:
         while not _apart(block, here):
             block = block[: len(block) // 2]
         stop = here + len(block)
+        # A copy, because a slice is a view, and the first assignment writes to it.
         order[here:stop], order[block] = order[block], order[here:stop].copy()
         here = stop
     return order

@@ -58,6 +58,7 @@ class Lists:
         return self._list
 
     def _go_to(self, epoch: int) -> None:
+        # Without checkpointing, DALI shuffles the shuffled list of the epoch before.
         first = 0 if self._cumulative else epoch
         if not first <= self._epoch < epoch:
             self._epoch, self._list = first - 1, self._original(self._size)
@@ -123,8 +124,7 @@ class _Reshuffled:
 class _ContainersReshuffled:
     """The containers, reshuffled before each epoch; samples keep their order within each.
 
-    DALI's readers of containers do the same since 2.2 (pull request 6288). They shuffle the
-    original order, so an epoch does not depend on others. Empty containers are included.
+    DALI's readers of containers do the same since 2.2 (pull request 6288).
     """
 
     def __init__(self, shards: Shards, options: OrderOptions, counts: IntArray) -> None:
@@ -153,6 +153,7 @@ class _ContainersReshuffled:
 
     def _shuffle(self, epoch: int) -> None:
         counts = self._counts
+        # As in DALI, the original order, so an epoch depends on no other. Empty ones count, too.
         order: Indices = np.arange(counts.size)
         if order.size > 1:
             order = shuffled(order, self._engine(epoch), 64)
@@ -184,6 +185,7 @@ class _Windowed:
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         start = position - self._shards.since_start(self._shards.index(position))
+        # A draw stays within its epoch, so the stream can begin at the start of any epoch.
         if not start <= self._position <= position:
             self._wind(start)
             self._begin(start)
@@ -197,12 +199,14 @@ class _Windowed:
         self._position, self._pending, self._head = position, array("q"), 0
 
     def _advance(self) -> IntArray:
-        """The next chunk: int64[chunk]. An end of an epoch inside shows in the bounds only."""
+        """The next chunk: int64[chunk]."""
         indices = self._shards.indices(self._position, self._position + self._chunk)
+        # An end of an epoch inside the chunk shows in the bounds only.
         bounds = np.minimum(self._shards.until_end(indices), self._window)
         self._load()
         head, pending = self._head, self._pending
         drawn = np.arange(head, head + self._chunk) + self._engine.draw(bounds)
+        # One by one: a swap may move an entry that an earlier one has moved.
         for here, there in enumerate(drawn.tolist(), head):
             pending[here], pending[there] = pending[there], pending[here]
         self._head += self._chunk

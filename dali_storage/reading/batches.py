@@ -41,10 +41,12 @@ def read_batch(
             reader.read(batch, lane)
             return batch
         except SampleSizeChanged as changed:
+            # Once more only: a file that grows all the time would keep the lane for ever.
             if changed_before:
                 raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
         changed_before = True
-        del batch  # its buffer is leased again
+        # Before the next lease, so that the pool can lease the same buffer again.
+        del batch
 
 
 def make_batch(
@@ -67,6 +69,7 @@ def make_batch(
     if wanted is not None:
         within = starts + wanted.starts
         parts = lay_out(files, within, wanted.sizes, *granules, reader.gap)
+        # Whole samples may share one read where their parts are too far from each other.
         if _cost(parts[-1]) < _cost(spans):
             starts, sizes, (offsets, nbytes, spans) = within, wanted.sizes, parts
     return Batch(samples, starts, sizes, offsets, allocate(nbytes), spans)

@@ -38,10 +38,7 @@ class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
 
 
 class _Loan(weakref.ref[Any]):
-    """A reference to a lease. When the lease dies, C code alone appends this to the idle buffers.
-
-    Batches die in the main thread, where a Ctrl-C would be lost in a callback written in Python.
-    """
+    """A reference to a lease, appended to the idle buffers when the lease dies."""
 
     arena: Buffer
 
@@ -72,11 +69,14 @@ class BufferPool:
         arena: Any = self._take(nbytes)
         lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
         if self._fence is None:
+            # The callback is C code. One in Python would lose a Ctrl-C in the main thread.
             loan = _Loan(lease, self._idle.append)
             loan.arena = arena
+            # A weak reference that has died itself calls nobody.
             self._lent[id(loan)] = loan
         else:
             finalize: Any = weakref.finalize
+            # Not at exit: nobody will lease the buffer again, and CUDA may be shut down.
             finalize(lease, _put_back, self._idle.append, arena, self._fence).atexit = False
         return lease
 
@@ -88,6 +88,7 @@ class BufferPool:
     def _take(self, nbytes: int) -> Buffer:
         with contextlib.suppress(IndexError):  # none is idle
             while True:
+                # No look before: another lane could take the last one in between.
                 idle = self._idle.pop()
                 if isinstance(idle, _Loan):
                     arena, wait = self._lent.pop(id(idle)).arena, None

@@ -141,6 +141,7 @@ class Lanes(Generic[Job]):
                 name = f"dali_storage:{self._name}:{lane}"
                 thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
                 thread.start()
+                # Noted once started: after a failure the next job tries again.
                 self._threads[lane] = thread
             steps: list[Callable[[], object]] = [
                 partial(heapq.heappop, self._idle),
@@ -148,7 +149,8 @@ class Lanes(Generic[Job]):
             ]
             wake = map(operator.call, steps)
             self._free_turns -= 1
-            deque(wake, 0)  # one call of C: a Ctrl-C in between would lose the lane
+            # One call of C: after a Ctrl-C in between, the lane would be neither idle nor awake.
+            deque(wake, 0)
 
     def _run(self, lane: int) -> None:
         _lane.inside = False
@@ -179,6 +181,7 @@ class Lanes(Generic[Job]):
             self._gate.put(None)
 
     def _next_job(self, lane: int) -> Job | None:
+        # Taken and begun in one step: the order of batches is cheap to compute in sequence only.
         with self._in_order:
             job = self._take_job(lane)
             if job is not None:
@@ -195,5 +198,6 @@ class Lanes(Generic[Job]):
                 return self._jobs.popleft()
             self._free_turns += self._has_turn[lane]
             self._has_turn[lane] = False
+            # Still under the lock: a job submitted from now on finds this lane idle.
             heapq.heappush(self._idle, lane)
             return None

@@ -85,6 +85,7 @@ class Loading:
     def read(self, samples: IntArray, lane: int) -> LoadedBatch:
         """Read exactly these samples."""
         pieces = self._catalog.pieces_of(samples)
+        # Before the read: a report of a read that hangs names the samples.
         note(partial(_names, self._catalog, pieces))
         if self.views and (viewed := self._view(samples, pieces, lane)) is not None:
             return viewed
@@ -108,6 +109,7 @@ class Loading:
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """Return the outputs of the format."""
+        # By identity: a batch of whole samples may have equal sizes.
         if wanted is not None and views.sizes is wanted.sizes:
             return wanted.decode(views)
         return self._format.decode(self._catalog, samples, views)
@@ -119,14 +121,12 @@ class Loading:
 
 
 class HotPath:
-    """Reads batches that need no lane, because their samples are views and do not block.
-
-    In the thread that asks for batches. The lanes' own order goes ahead of this one's.
-    """
+    """Reads batches in the asking thread: their samples are views, and reading does not block."""
 
     def __init__(self, loading: Loading, order: Batches) -> None:
         """Keep a copy of `order`."""
         self._loading = loading
+        # A copy, because the lanes' own order is not thread-safe, and goes ahead of this one.
         self._first = copy.deepcopy(order) if loading.views else None
         self._order: Batches | None = None
 
@@ -148,6 +148,7 @@ class HotPath:
         """Read the samples; None if a bad one is to be replaced, which a lane does."""
         handled = sys.exception()
         try:
+            # The number after the last lane's, so that it shares no lane's state.
             return self._loading.read(chosen, self._loading.reader.lanes)
         except Exception as error:
             clear_frames(error, handled)

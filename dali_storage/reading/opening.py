@@ -106,6 +106,7 @@ class Opening:
         tree = cache(partial(self.reader.tree, **self.options))
         remote = self.reader.remote(**self.options) if self.remote else None
         catalog = self.find(tree, remote)
+        # Before the backend is opened: after an error here there is nothing to close.
         ordering = self.ordering(catalog, self.order)
         if catalog.ranges is not None and not self.reader.reads_ranges:
             what = f"{self.backend} reads whole files only, not samples in containers"

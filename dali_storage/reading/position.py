@@ -46,12 +46,13 @@ class Position:
         self._indices[-1] = operator.index(index)
 
     def advance(self, pending: int) -> Callable[[], object]:
-        """Return a function that moves on to the successor: C code, which no Ctrl-C interrupts.
+        """Return a function that moves on to the successor.
 
         Only the indices of the last `pending` batches and of a few more are kept.
         """
         while len(self._indices) > pending + _UNCOUNTED:
             self._indices.popleft()
+        # C code, called together with the feeding: a Ctrl-C in between would repeat a batch.
         return partial(self._indices.append, self.successor(self.next))
 
     def delivered(self, pending: int) -> int:

@@ -18,7 +18,7 @@ from .slots import Observer
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch to read: a lane sets the outcome, then signals the caller by `done`.
+    """A batch to read, and what came of it.
 
     Not a Future, which is written in Python: a Ctrl-C may leave a Future locked for good.
     """
@@ -127,7 +127,7 @@ class Prefetcher:
     def close(self) -> None:
         """Wait for running reads, end the threads, close the reader. Closing twice is fine.
 
-        A Ctrl-C ends the waiting, and the reader stays open for the reads; close again.
+        A Ctrl-C ends the waiting; close again.
         """
         if self._lanes.in_lane():
             # The garbage collector ran in a lane and collected the pipeline. A thread cannot join
@@ -136,9 +136,11 @@ class Prefetcher:
                 threading.Thread(target=self.close).start()
             return
         self.observer.end()
+        # Before the wait for the lanes, which end with their reads.
         self.loading.reader.cancel()
         self._lanes.close()
         self._ahead.clear()
+        # Last: after a Ctrl-C during the wait, running reads still need the open reader.
         self.loading.close()
 
     def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
@@ -167,6 +169,7 @@ class Prefetcher:
                 break  # it needs no lane, and in most cases those after it
             job = _Job(new)
             self._lanes.submit(job)
+            # Noted after `submit()`, which may raise: nobody would ever finish this job.
             self._ahead[new] = job
         return ready
 
@@ -195,5 +198,6 @@ class Prefetcher:
 
 
 def _finish(job: _Job, outcome: LoadedBatch | Exception) -> None:
+    # In this order: the caller looks at the outcome as soon as `done` has an item.
     job.outcome = outcome
     job.done.put(None)

@@ -31,9 +31,7 @@ class BatchStream:
     It goes through three steps, each made from the one before: `open()` finds the samples and opens
     the backend, `configure()` sets the order, `start()` begins to read.
 
-    `batch()` returns the same batch until `position` moves on. If one source of a pipeline fails,
-    DALI drops the batches of the others, which must then return them again. Otherwise two readers
-    of one pipeline would get out of step.
+    `batch()` returns the same batch until `position` moves on.
 
     The reader, its files and its threads are closed by `close()`, or when the source is
     garbage-collected.
@@ -56,10 +54,7 @@ class BatchStream:
         pinned: True if batches are in page-locked host memory; known after `start()`.
         stream: the stream for DALI's copies of batches in GPU memory. Buffers are reused when these
             copies are done. None for batches in host memory.
-        recent: the outputs of the last batches given to DALI; empty after `close()`. DALI drops its
-            references in a thread of its own, and waits for the interpreter lock if a reference is
-            the last. The references here outlive DALI's and are dropped in the thread that asks for
-            batches.
+        recent: the outputs of the last batches given to DALI; empty after `close()`.
     """
 
     _remedy = "build a new pipeline"
@@ -81,6 +76,8 @@ class BatchStream:
         self.ended: str | None = None
         self.pinned = False
         self.stream: cuda.CudaStream | None = None
+        # DALI drops its references in a thread of its own, which waits for the interpreter lock if
+        # one is the last. These outlive DALI's, and are dropped in the thread that asks for more.
         self.recent: deque[object] = deque(maxlen=_RECENT)
         self._process = os.getpid()
         self._opened: Opened | None = None
@@ -185,6 +182,7 @@ class BatchStream:
             observer=self.observer,
             name=self._name,
         )
+        # In place of the reader's `close()`: the lanes must end before the reader is closed.
         self._close_when_collected(self._prefetcher.close)
 
     def read_ahead(self) -> None:
@@ -207,6 +205,7 @@ class BatchStream:
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
         try:
+            # The position stays: if another source fails, DALI drops this batch and needs it again.
             return self._prefetcher.get(self.position.next, self.position.successor)
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"
@@ -274,10 +273,12 @@ class BatchStream:
 
 
 def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None]) -> None:
-    """Close, except in a fork, which shares files with the parent and has none of the threads."""
+    """Close, unless in a fork."""
+    # A fork shares the files with its parent, and has none of the threads.
     if os.getpid() == process:
         try:
-            close()  # which may hang, too
+            # Watched until the end, because closing may hang, too.
+            close()
         except Exception:
             forget()
             raise

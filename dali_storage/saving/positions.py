@@ -37,6 +37,7 @@ def restore(stream: BatchStream, checkpoint: Mapping[str, Any]) -> None:
     if saved["resumed"] is not None:
         resume(stream, saved["resumed"])
     replay(stream, saved["changes"])
+    # Last, because `resume()` moves to its own position.
     stream.position.seek(saved["batches"])
     stream.restored = True
 

@@ -45,6 +45,7 @@ def set_weights(stream: BatchStream, weights: Mapping[Any, Any], at: int | None)
 
 def require_change(stream: BatchStream, weights: Mapping[Any, Any], at: int) -> int:
     """Refuse wrong arguments of `set_weights()`; return the position."""
+    # Only for its errors, before anything is changed.
     mixed(stream)[1].with_weights(weights, 0)
     require_integer("set_weights", "at", position := operator.index(at), range(2**62))
     if position < (least := place_of(stream, stream.position.next)):
