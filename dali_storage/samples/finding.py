@@ -18,6 +18,7 @@ from .locations import is_index, local_path, location
 from .patterns import PATH_TYPES, Patterns, as_list, path_bytes
 
 _LISTED = "s3", "gs", "az"  # web servers have no lists
+_OF_LISTS = "files", "file_list", "labels"
 
 
 def find(
@@ -33,7 +34,7 @@ def find(
         ValueError, OSError, TypeError: as discover(), from_index() or from_store().
     """
     root = arguments.get("file_root")
-    if root is not None and not any(arguments.get(it) is not None for it in _LISTS):
+    if root is not None and not any(arguments.get(it) is not None for it in _OF_LISTS):
         filters = {name: it for name, it in arguments.items() if name in Filters.__annotations__}
         if is_index(root):
             return from_index(root, **filters)
@@ -41,9 +42,6 @@ def find(
             return from_store(remote, root, **filters)
         return from_tree(Directory(root), **filters)
     return discover(known, **arguments)
-
-
-_LISTS = "files", "file_list", "labels"
 
 
 def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
