@@ -14,9 +14,11 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError
+from dali_storage.formats.npy import archive, header
 from tests.kit.parity import build, seeds
 from tests.kit.stand_ins import Unpickled
 from tests.kit.tiers import by_tier
+from tests.kit.views import views_of
 
 ARRAYS = {
     "x": np.arange(3_000, dtype=np.float32).reshape(3, 1000),
@@ -206,7 +208,7 @@ def test_a_wrong_byte_is_found_by_its_checksum(tmp_path, mixed):
 def test_damaged_files_are_refused_or_equal_to_those_of_numpy(tmp_path):
     """Bits flipped and bytes cut in headers and directories: no other array, and no other error."""
     found = Counter()
-    for seed in seeds(by_tier(300, 5_000)):
+    for seed in seeds(by_tier(1_000, 20_000)):
         random = Random(seed)
         path = tmp_path / f"{seed}.npz"
         WRITERS[random.choice(["savez", "a pipe", "zip64", "version 2", "comment"])](path)
@@ -219,7 +221,7 @@ def test_damaged_files_are_refused_or_equal_to_those_of_numpy(tmp_path):
         path.write_bytes(content)
         name = random.choice(["x", "fortran"])
         try:
-            (array,) = one(path, name, verify=True)
+            array = without_a_pipeline(path, name)
         except (ValueError, OSError) as error:
             found["refused" if str(path) in str(error) else f"unnamed {error}"] += 1
         else:
@@ -227,6 +229,13 @@ def test_damaged_files_are_refused_or_equal_to_those_of_numpy(tmp_path):
             found["equal"] += 1
         Path(path).unlink()
     assert {*found} == {"refused", "equal"}, found
+
+
+def without_a_pipeline(path, name):
+    catalog = archive.find(header.find(None, None, [path], None), [name], verify=True)
+    start, size = int(catalog.ranges.starts[0]), int(catalog.ranges.sizes[0])
+    content = path.read_bytes()[start : start + size]
+    return archive.Npz([name]).decode(catalog, np.array([0]), views_of([content]))[0][0]
 
 
 def _headers(content):
