@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import BinaryIO
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..contract.objects import Part, Remote, scheme
 MOST = 2**63 - 1
 """The size of a missing file: more bytes than any file has."""
 _AT_ONCE = 64  # indexes or parts in memory at the same time
-_LANES = 16  # files read at once: each waits for the storage most of the time
+_LANES, _A_LANE = 16, 4  # threads, which wait for the storage; parts that one reads at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,11 @@ class Files:
             for first in range(0, len(parts), _AT_ONCE):
                 rows = parts[first : first + _AT_ONCE]
                 some = [(catalog.file_path(which), start, size) for which, start, size in rows]
-                objects = catalog.sizes is not None
-                read = self._asked(some[0][0]).contents if objects else partial(pool.map, _part)
-                yield from read(some)
+                if catalog.sizes is not None:
+                    yield from self._asked(some[0][0]).contents(some)
+                    continue
+                few = [some[at : at + _A_LANE] for at in range(0, len(some), _A_LANE)]
+                yield from chain.from_iterable(pool.map(_parts, few))
 
     def _each(self, names: Sequence[bytes]) -> Generator[BinaryIO, None, None]:
         if scheme(names[0]):
@@ -115,7 +118,9 @@ def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArra
     return found
 
 
-def _part(part: Part) -> bytes:
-    path, start, size = part
-    with open_regular(path) as file, named(path):
-        return os.pread(file.fileno(), size or 0, start)
+def _parts(parts: Sequence[Part]) -> list[bytes]:
+    found: list[bytes] = []
+    for path, some in groupby(parts, itemgetter(0)):
+        with open_regular(path) as file, named(path):
+            found += [os.pread(file.fileno(), size or 0, start) for _, start, size in some]
+    return found
