@@ -208,11 +208,14 @@ def test_a_wrong_byte_is_found_by_its_checksum(tmp_path, mixed):
 def test_damaged_files_are_refused_or_equal_to_those_of_numpy(tmp_path):
     """Bits flipped and bytes cut in headers and directories: no other array, and no other error."""
     found = Counter()
-    for seed in seeds(by_tier(1_000, 20_000)):
+    whole = {}
+    for how in ("savez", "a pipe", "zip64", "version 2", "comment"):
+        WRITERS[how](tmp_path / "whole.npz")
+        whole[how] = (tmp_path / "whole.npz").read_bytes()
+    for seed in seeds(by_tier(500, 20_000)):
         random = Random(seed)
         path = tmp_path / f"{seed}.npz"
-        WRITERS[random.choice(["savez", "a pipe", "zip64", "version 2", "comment"])](path)
-        content = bytearray(path.read_bytes())
+        content = bytearray(whole[random.choice([*whole])])
         heads = [it for at in _headers(content) for it in range(at, min(at + 230, len(content)))]
         for at in random.sample(heads, random.choice([1, 1, 2, 5])):
             content[at] ^= 1 << random.randrange(8)

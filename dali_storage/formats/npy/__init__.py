@@ -1,1 +1,1 @@
-"""NumPy's .npy files: headers, and regions of arrays."""
+"""NumPy's .npy files, alone and in .npz archives: headers, and regions of arrays."""

@@ -24,6 +24,7 @@ from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.formats import plain, recordio
 from dali_storage.formats.files import Files
 from dali_storage.formats.lmdb.index import find as find_values
+from dali_storage.formats.npy import archive, header
 from dali_storage.formats.tar import webdataset
 from dali_storage.formats.tar.components import Selection
 from dali_storage.formats.tfrecord import index as tfrecord_index
@@ -35,7 +36,7 @@ from tests.kit.containers import (
     write_tar,
 )
 from tests.kit.databases import write_numbered
-from tests.kit.parity import compare, of_containers, seeds, some_order
+from tests.kit.parity import build, compare, of_containers, seeds, some_order
 from tests.kit.tiers import by_tier
 
 COUNTS = (3, 1, 4)
@@ -261,6 +262,18 @@ def test_an_index_of_another_database_is_refused(server, remote, tmp_path):
     with pytest.raises(ContainerChangedError, match=r"index '.*1.idx' is of another file") as info:
         find_values(encoded(urls[:1]), encoded(indexes[1:]), Files(remote))
     assert info.value.filename == urls[0]
+
+
+def test_archives_in_a_store_are_read_by_their_directories(server, remote, tmp_path):
+    for number in range(3):
+        np.savez(tmp_path / f"{number}.npz", y=np.zeros(9_000), x=np.arange(3) + number)
+    urls = put(server, sorted(tmp_path.glob("*.npz")))
+    for given in ({"files": urls}, {"file_root": "s3://data/c"}):
+        pipeline = build(readers.npz, 3, {}, members="x", verify=True, **given)
+        assert pipeline.run()[0].as_array()[:, 0].tolist() == [0, 1, 2]
+    catalog = header.find(None, None, encoded(urls), None, remote)
+    archive.find(catalog, ["x", "y"], verify=False, files=Files(remote))
+    assert (counts(remote.heads), counts(remote.contents)) == ([3], [3, 6])
 
 
 def test_arrays_in_a_store_are_delivered_as_dali_does(server, tmp_path):
