@@ -17,6 +17,7 @@ from bmap_tools.console import bar
 
 from .workload import BadInputError, Workload, paths, summarize_error
 
+PROC = "/proc"
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
@@ -54,13 +55,15 @@ def cpu_of_others() -> tuple[float, float]:
     By other programs, in user mode, and by other machines; not by this process and its children.
     Kernel threads are not counted, because they also work for this process.
     """
-    with open("/proc/stat", encoding="ascii") as lines:
+    with open(f"{PROC}/stat", encoding="ascii") as lines:
         user, nice, *_, steal = map(int, lines.readline().split()[1:9])
     its, ticks = os.times(), user + nice + steal
-    for listed in glob.glob("/proc/self/task/*/children"):
+    for listed in glob.glob(f"{PROC}/self/task/*/children"):
         with suppress(OSError):  # a thread or a child that ends now
             for child in Path(listed).read_text("ascii").split():
-                ticks -= int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11])
+                ticks -= int(
+                    Path(f"{PROC}/{child}/stat").read_text().rpartition(")")[2].split()[11]
+                )
     ours = its.user + its.children_user
     return time.monotonic(), ticks / os.sysconf("SC_CLK_TCK") - ours
 

@@ -80,5 +80,5 @@ def verdict(ratios: Mapping[str, float | None]) -> str:
 
 def times(ratio: float) -> str:
     """An x of two digits."""
-    shown = np.format_float_positional(ratio, 2, fractional=False, trim="k")
+    shown = np.format_float_positional(ratio, 2, unique=False, fractional=False)
     return f"{shown.rstrip('.')}x"
