@@ -18,12 +18,12 @@ from .demo_summary import LABELS, notes_of, summary
 from .legs import BLOCK, LEGS, OBJECT_LEGS, REFERENCE
 from .measure import measure, results_of, running
 from .plot import draw
+from .situations import serve
 from .verdict import Comparison, Watch, untuned
 from .verify import verify
 from .workload import (
     BadInputError,
     NotHereError,
-    compare_objects,
     ordered,
     prepare,
     summarize_error,
@@ -147,21 +147,16 @@ class _Demo:
     def _objects(self, hot: Comparison) -> Comparison | None:
         """The readers of s3://, from a server on 127.0.0.1 that serves the same files."""
         legs = [leg for leg in OBJECT_LEGS if leg.name in _OBJECTS]
-        place = os.path.dirname(str(hot.workload.root))
-        url = f"s3://{os.path.basename(place)}/train"
-        workload = ordered(hot.workload, url=url)
-        reason = next(filter(None, (leg.unsupported_reason(workload) for leg in legs)), None)
-        if not s3.is_there():
-            reason = "its server is in a checkout only: git clone, then make demo"
-        if reason is not None:
+        try:
+            for leg in legs:
+                if reason := leg.unsupported_reason(hot.workload):
+                    raise NotHereError(reason)
+            workload = serve(hot.workload, self._stack, s3.LATENCY, self._log)
+        except NotHereError as reason:
             self._left_out.append(f"S3: {reason}")
             return None
-        clients = self._stack.enter_context(s3.serving(DIRECTORY, self._log))
-        self._stack.enter_context(s3.environment(clients))
-        compare_objects(workload)
-        return Comparison(
-            f"S3 {s3.LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload)
-        )
+        title = f"S3 {s3.LATENCY * 1000:.0f} ms"
+        return Comparison(title, legs, workload, results_of(legs, workload))
 
     def _report(self, parts: Sequence[Comparison]) -> int:
         """Print the summary, and write the plot and all figures."""

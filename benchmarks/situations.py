@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from dali_storage.samples.discovery import from_directory
 
@@ -102,12 +103,14 @@ def _small(
     return _tars(made, stack)
 
 
-def _objects(workload: Workload, stack: ExitStack, seconds: float) -> Workload:
+def serve(
+    workload: Workload, stack: ExitStack, seconds: float, log: IO[str] | None = None
+) -> Workload:
     """The files as objects, from a server on 127.0.0.1 that answers after so many seconds."""
     if not s3.is_there():
-        raise NotHereError("its server is in a checkout only: git clone, then make install")
+        raise NotHereError("its server is in a checkout only: git clone, then make demo")
     bucket, name = os.path.split(str(workload.root))
-    serving = s3.serving(os.path.dirname(bucket), sys.stderr, seconds)
+    serving = s3.serving(os.path.dirname(bucket), log or sys.stderr, seconds)
     stack.enter_context(s3.environment(stack.enter_context(serving)))
     workload = ordered(workload, url=f"s3://{os.path.basename(bucket)}/{name}")
     compare_objects(workload)
@@ -148,7 +151,7 @@ SITUATIONS = {
     },
     **{
         f"objects-{ms}": Situation(
-            f"objects {ms} ms", partial(_objects, seconds=ms / 1000), _OF_OBJECTS, "objects"
+            f"objects {ms} ms", partial(serve, seconds=ms / 1000), _OF_OBJECTS, "objects"
         )
         for ms in (0, 30)
     },

@@ -26,7 +26,7 @@ _REQUEST_BYTES, _WRITE_BYTES, _PAGES = 8192, 4096, 256
 _VALID_SECONDS = 1  # of names and attributes, as with NFS; of contents: until the next open
 
 
-class _Server:
+class Server:
     """Answers the requests about `root`. Nodes are numbered as they are met, and kept."""
 
     def __init__(self, root: str, seconds: float, fd: int) -> None:
@@ -36,6 +36,7 @@ class _Server:
         self._listed: dict[int, bytes] = {}
 
     def run(self) -> None:
+        """Serve until standard input ends or the file system is unmounted."""
         os.set_blocking(self._fd, False)
         waiting: deque[tuple[float, bytes]] = deque()
         while True:
@@ -130,4 +131,6 @@ def _attributes(path: str) -> bytes:
 
 
 if __name__ == "__main__":
-    _Server(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])).run()
+    with suppress(OSError):
+        os.nice(-20)  # other programs must not add to the latency
+    Server(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])).run()
