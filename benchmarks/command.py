@@ -74,12 +74,19 @@ def _in_each(options: argparse.Namespace, words: Sequence[str]) -> int:
             kept = Path(directory, f"{name}.json")
             command = (sys.executable, program, *words, "--in", name, "--json", str(kept))
             print(f"situation {name}", file=sys.stderr)
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            statuses.add(done.returncode)
-            texts.append(f"== {name}\n{done.stdout or f'failed: status {done.returncode}'}")
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+                try:
+                    text, _ = child.communicate()
+                except KeyboardInterrupt:  # the child has it, too, and prints what it has
+                    text, _ = child.communicate()
+                finally:
+                    if child.poll() is None:
+                        child.terminate()  # not killed: it has a cgroup to remove
+            statuses.add(child.returncode)
+            texts.append(f"== {name}\n{text or f'failed: status {child.returncode}'}")
             if kept.exists():
                 found[name] = json.loads(kept.read_text())
-            if done.returncode == _INTERRUPTED:
+            if child.returncode == _INTERRUPTED:
                 break
     rows = {what: row for each in found.values() for what, row in each["verdict"].items()}
     print(verdict({what: row["ratio"] for what, row in rows.items()}), *texts, sep="\n\n")
