@@ -25,6 +25,7 @@ GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --
 install: $(VENV)/installed
 
 $(VENV)/installed: PACKAGES = -e '.[bench,test]' '$(DALI)'
+$(VENV)/demo: PACKAGES = -e '.[bench,object-store]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
@@ -33,13 +34,14 @@ $(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
 $(DOCS_VENV)/installed: PACKAGES = -e '.[docs]'
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools
 
-$(VENV)/installed $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed $(DOCS_VENV)/installed: pyproject.toml
+$(VENV)/installed $(VENV)/demo $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed $(DOCS_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
 	touch $@
 
-# Verifies and times the readers hot, cold and over S3; as root, also on a disk of its own.
-demo: install
+# Verifies and times the readers hot, cold, over S3 and decoded; as root, also on a disk of its own. It
+# installs less than the tests need.
+demo: $(if $(wildcard $(VENV)/installed),install,$(VENV)/demo)
 	@$(BIN)/python benchmark.py demo
 
 # Three processes for two processors, because tests wait for disks and servers.

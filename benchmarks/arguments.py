@@ -7,10 +7,12 @@ from functools import partial
 
 from .environment import usable_cores
 from .legs import LEGS, MAPPED, TABLES, XNVME_BAM, XNVME_GDS, Leg
+from .situations import SITUATIONS
 from .workload import BadInputError, Settings
 
 _DEFAULTS = Settings()
 _MOST_THREADS = 16
+_MOST_SECONDS = 3600
 
 
 def _integer(least: int, most: int) -> Callable[[str], int]:
@@ -29,11 +31,21 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def _legs(text: str, known: Sequence[str]) -> list[str]:
-    names = text.split(",")
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be from 0 to {_MOST_SECONDS}, not {text}")
+    return number
+
+
+def _names(text: str, what: str, known: Sequence[str]) -> list[str]:
+    names = [*known] if text == "all" else text.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
-        message = f"unknown leg {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
+        message = f"unknown {what} {', '.join(map(repr, unknown))}; known are {', '.join(known)}"
         raise argparse.ArgumentTypeError(message)
     return names
 
@@ -50,8 +62,15 @@ _Rows = Sequence[tuple[str, Callable[[str], object], str, str, str]]
 _OPTIONS: _Rows = (
     ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
     ("--batchsize", _COUNT, "N", "samples per batch", "64"),
-    ("--batches", _COUNT, "N", "batches per round", "one epoch; demo: three if hot"),
+    (
+        "--batches",
+        _COUNT,
+        "N",
+        "batches per pass of a round",
+        "as --seconds; cold: an epoch at most",
+    ),
     ("--rounds", _COUNT, "N", "rounds per leg", "5; demo: 3; single leg: 1"),
+    ("--seconds", _seconds, "S", "least time of a round, in as many passes as that takes", "2"),
     ("--seed", _integer(-(2**63), 2**63 - 1), "N", "shuffle with this seed", "list order"),
     ("--threads", _COUNT, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
     ("--prefetch", _COUNT, "N", "prefetch_queue_depth of DALI", "2"),
@@ -94,6 +113,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_options(top)
     others = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads", "legs", "endpoint"))
+    others["situations"] = None
     top.set_defaults(**asdict(_DEFAULTS) | others, verify=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in _SUMMARIES.items():
@@ -101,8 +121,12 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
         _add_options(command)
         if name in TABLES:
-            legs = partial(_legs, known=[leg.name for leg in TABLES[name]])
+            legs = partial(_names, what="leg", known=[leg.name for leg in TABLES[name]])
             command.add_argument("--legs", type=legs, metavar="LEG,LEG", help="run only these legs")
+        if name == "compare":
+            known = partial(_names, what="situation", known=[*SITUATIONS])
+            text = f"in these situations: all, or some of {', '.join(SITUATIONS)} (default: hot)"
+            command.add_argument("--in", dest="situations", type=known, metavar="NAMES", help=text)
         if name == "objects":
             text = "where the files of DIR are, too: s3://bucket/prefix"
             command.add_argument("--url", required=True, metavar="URL", help=text)

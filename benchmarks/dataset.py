@@ -124,6 +124,14 @@ def _encode(photograph: Image.Image, number: int) -> bytes:
     raise ValueError(f"picture {number}: no size from {sizes} in 100 attempts")
 
 
+def noise(side: int, number: int) -> bytes:
+    """PNG `number` of random pixels: no compression, thus about 3 * side**2 + 80 bytes."""
+    pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def _make_whole(
     directory: str,
     part: str,

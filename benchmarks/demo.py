@@ -1,33 +1,30 @@
-"""The demo: DALI's reader of files and ours, verified, then timed hot, cold and over S3."""
+"""The demo: DALI's reader of files and ours, verified, then timed hot, cold, over S3, decoded."""
 
 import argparse
 import fcntl
 import glob
-import json
 import os
 import shutil
-import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import asdict, replace
-from typing import IO, Any, NoReturn
+from typing import IO
 
-from bmap_tools.atomic import replacing
 from bmap_tools.console import bar
 
 from . import arguments, dataset, disk, environment, maps, report, s3
-from .demo_summary import Part, draw, summary
+from .demo_summary import LABELS, notes_of, summary
 from .legs import BLOCK, LEGS, OBJECT_LEGS, REFERENCE
 from .measure import measure, results_of, running
+from .plot import draw
+from .situations import serve
+from .verdict import Comparison, Watch, untuned
 from .verify import verify
 from .workload import (
     BadInputError,
-    Workload,
-    compare_objects,
-    epoch_of,
-    order_of,
+    NotHereError,
+    ordered,
     prepare,
     summarize_error,
 )
@@ -35,12 +32,10 @@ from .workload import (
 DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 _PICTURES = os.path.join(DIRECTORY, "pictures")
 _DISK_BYTES = 320 << 20  # for 190 MB of pictures
-_ROUNDS = 3, 2
-_SECONDS = 8  # after which the last rounds are left out
-_HOT_EPOCHS = 2  # one would end before the queues are full
-_FILES = ("dali", "dali-nommap", "python-file", "python-file-direct")
+_ROUNDS = 3
+_PLAIN = ("dali", "dali-nommap", "no-options")
+_FILES = (*_PLAIN, "python-file-direct")
 _OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
-_OBJECT_BATCHES = 20
 _REFUSED = ("datadir", "cold", "bmap", "uri", "mem", "queues", "io", "spin")
 
 
@@ -53,17 +48,11 @@ def run(options: argparse.Namespace) -> int:
             raise BadInputError(f"{what}; to measure yours: compare --datadir DIR")
     try:
         with ExitStack() as stack:
-            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
             os.makedirs(DIRECTORY, exist_ok=True)
             return _Demo(stack, options, stack.enter_context(_locked_log())).run()
     except OSError as error:
         need = f"the demo needs 600 MB and write permission in {os.path.abspath(DIRECTORY)}"
         raise BadInputError(f"demo: {summarize_error(error)}; {need}") from error
-
-
-def _end(number: int, *_: object) -> NoReturn:
-    """Leave every `with` block."""
-    sys.exit(128 + number)
 
 
 @contextmanager
@@ -88,7 +77,7 @@ class _Demo:
         report.check_outputs(options)
         self._stack, self._options, self._log = stack, options, log
         self._left_out: list[str] = []
-        self._load = os.getloadavg()[0]
+        self._watch = Watch()
 
     def run(self) -> int:
         _make_pictures()
@@ -99,28 +88,27 @@ class _Demo:
                 with _step(f"verifying bytes, labels and order: {part.title}"):
                     others = [leg for leg in part.legs if leg is not REFERENCE]  # that is DALI's
                     verify(others, part.workload, part.results)
+            parts += [self._decoded(hot)]
             if (cold := self._cold(hot)) is not None:
                 parts.insert(1, cold)
             for part in parts:
                 self._time(part)
         return self._report(parts)
 
-    def _time(self, part: Part) -> None:
+    def _time(self, part: Comparison) -> None:
+        legs = part.legs
         if not part.workload.settings.cold:
             environment.fill_page_cache(part.workload)
-        start, given = time.monotonic(), self._options.rounds
-        with _step(f"timing {len(running(part.legs, part.results))} readers: {part.title}"):
-            for rounds in (given,) if given else _ROUNDS:
-                settings = replace(part.workload.settings, rounds=rounds)
-                measure(part.legs, replace(part.workload, settings=settings), part.results)
-                if time.monotonic() - start > _SECONDS:
-                    break
+            # The others read the disk, whatever is in the page cache.
+            legs = [leg for leg in legs if leg.name in (*_PLAIN, *_OBJECTS)]
+        with _step(f"timing {len(running(legs, part.results))} readers: {part.title}"):
+            measure(legs, part.workload, part.results)
 
     def _disk(self) -> str:
         """The directory with the pictures: on a disk of the demo's own, if there can be one."""
         try:
             place = self._stack.enter_context(disk.mounted(DIRECTORY, _DISK_BYTES))
-        except disk.NoDiskError as reason:
+        except NotHereError as reason:
             self._left_out.append(f"{BLOCK.name}, which reads a device: {reason}")
             return _PICTURES
         with _step("copying them to an ext4 image behind a loop device"):
@@ -128,19 +116,18 @@ class _Demo:
             os.sync()
         return place
 
-    def _files(self, place: str) -> Part:
+    def _files(self, place: str) -> Comparison:
         """The readers of files, with a hot page cache."""
         names = _FILES if place == _PICTURES else (*_FILES, BLOCK.name)
         legs = [leg for leg in LEGS if leg.name in names]
         given = arguments.settings(self._options)
-        seed = 1 if given.seed is None else given.seed
-        workload = prepare(place, replace(given, seed=seed, batches=None))
-        workload = _ordered(workload, given.batches or _HOT_EPOCHS * len(workload.order))
+        seed, rounds = 1 if given.seed is None else given.seed, self._options.rounds or _ROUNDS
+        workload = prepare(place, replace(given, seed=seed, rounds=rounds))
         results = results_of(legs, workload)
         workload = self._stack.enter_context(maps.with_map(workload, results, legs))
-        return Part("page cache hot", legs, workload, results)
+        return Comparison("hot", legs, workload, results)
 
-    def _cold(self, hot: Part) -> Part | None:
+    def _cold(self, hot: Comparison) -> Comparison | None:
         """The same with a cold page cache, if it can be dropped here."""
         os.sync()  # dirty pages stay
         environment.make_cold(hot.workload)
@@ -148,50 +135,49 @@ class _Demo:
             kind = environment.file_system_type(DIRECTORY)
             self._left_out.append(f"cold reads: {kind} keeps its pages: run it on another disk")
             return None
-        legs, epoch = running(hot.legs, hot.results), len(epoch_of(hot.workload).order)
-        # One epoch at most: the next would find its files in the page cache.
-        batches = min(self._options.batches or epoch, epoch)
-        workload = _ordered(hot.workload, batches, cold=True)
-        return Part("page cache cold", legs, workload, results_of(legs, workload))
+        legs, workload = running(hot.legs, hot.results), ordered(hot.workload, cold=True)
+        return Comparison("cold", legs, workload, results_of(legs, workload))
 
-    def _objects(self, hot: Part) -> Part | None:
+    def _decoded(self, hot: Comparison) -> Comparison:
+        """What is left of the difference in a pipeline that decodes on the CPU."""
+        legs = [leg for leg in running(hot.legs, hot.results) if leg.name in _PLAIN]
+        workload = ordered(hot.workload, decode=True)
+        return Comparison("decoded", legs, workload, results_of(legs, workload))
+
+    def _objects(self, hot: Comparison) -> Comparison | None:
         """The readers of s3://, from a server on 127.0.0.1 that serves the same files."""
         legs = [leg for leg in OBJECT_LEGS if leg.name in _OBJECTS]
-        place = os.path.dirname(str(hot.workload.root))
-        url = f"s3://{os.path.basename(place)}/train"
-        workload = _ordered(hot.workload, self._options.batches or _OBJECT_BATCHES, url=url)
-        reason = next(filter(None, (leg.unsupported_reason(workload) for leg in legs)), None)
-        if not s3.is_there():
-            reason = "its server is in a checkout only: git clone, then make demo"
-        if reason is not None:
+        try:
+            for leg in legs:
+                if reason := leg.unsupported_reason(hot.workload):
+                    raise NotHereError(reason)
+            workload = serve(hot.workload, self._stack, s3.LATENCY, self._log)
+        except NotHereError as reason:
             self._left_out.append(f"S3: {reason}")
             return None
-        clients = self._stack.enter_context(s3.serving(DIRECTORY, self._log))
-        self._stack.callback(_set_environment, {name: os.environ.get(name) for name in clients})
-        _set_environment(clients)
-        compare_objects(workload)
-        return Part(f"S3, {s3.LATENCY * 1000:.0f} ms", legs, workload, results_of(legs, workload))
+        title = f"S3 {s3.LATENCY * 1000:.0f} ms"
+        return Comparison(title, legs, workload, results_of(legs, workload))
 
-    def _report(self, parts: Sequence[Part]) -> int:
+    def _report(self, parts: Sequence[Comparison]) -> int:
         """Print the summary, and write the plot and all figures."""
         options = self._options
         workload = parts[0].workload
-        machine = environment.describe(workload) | {"load": self._load}
+        machine, busy = environment.describe(workload), self._watch.busy()
         if BLOCK in parts[0].legs:
             machine["file_system"] += " on a loop device"
-        document = {"environment": machine} | {
+        document = {"environment": machine | {"busy": busy}, "verdict": untuned(parts)} | {
             part.title: {
                 "settings": asdict(part.workload.settings),
                 "legs": report.legs(part.results),
             }
             for part in parts
         }
-        with replacing(options.json) as file:
-            file.write(json.dumps(document, indent=2).encode() + b"\n")
-        draw(options.plot, parts, machine)
-        print("", *summary(parts, machine, self._left_out), sep="\n")
+        report.write_json(options.json, document)
+        draw(options.plot, parts, machine, LABELS)
+        notes = notes_of(parts, busy, self._left_out)
+        print("", *summary(parts, machine, notes), sep="\n")
         print(f"Plot: {options.plot}; all rounds: {options.json}; log: {self._log.name}")
-        return int(any(part.failed for part in parts))
+        return int(any(it.failed for part in parts for it in part.results.values()))
 
 
 def _make_pictures() -> None:
@@ -214,17 +200,3 @@ def _step(text: str) -> Iterator[None]:
         yield
     finally:
         print(f"{time.monotonic() - start:.0f} s", flush=True)
-
-
-def _ordered(workload: Workload, batches: int, **changes: Any) -> Workload:
-    """The workload with other settings, and so many batches."""
-    settings = replace(workload.settings, batches=batches, **changes)
-    return replace(workload, settings=settings, order=order_of(len(workload.catalog), settings))
-
-
-def _set_environment(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

@@ -12,52 +12,57 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from .workload import NotHereError
+
 _CLONE_NEWNS = 0x20000  # linux/sched.h
-_MNT_DETACH = 2  # sys/mount.h
+MNT_DETACH = 2  # sys/mount.h
+_PRIVATE = 1 << 18 | 1 << 14  # MS_PRIVATE and MS_REC, sys/mount.h
 _LOOP_SET_DIRECT_IO = 0x4C08  # linux/loop.h
 _PACKAGES = {"mkfs.ext4": "e2fsprogs", "mount": "mount"}
-
-
-class NoDiskError(Exception):
-    """There can be no disk here; the message has the reason and the remedy."""
 
 
 @contextmanager
 def mounted(directory: str, size: int) -> Iterator[str]:
     """Mount a new file system of `size` bytes; return its path, `directory/disk`.
 
-    Raises a NoDiskError where that is not possible. Only this process and its later children
+    Raises a NotHereError where that is not possible. Only this process and its later children
     see the mount.
     """
     if os.geteuid() != 0:
-        raise NoDiskError("loop devices need root: sudo make demo")
+        raise NotHereError("loop devices need root: sudo make demo")
     for tool, package in _PACKAGES.items():
         if shutil.which(tool, path=_path()) is None:
-            raise NoDiskError(f"{tool} is not installed: apt-get install {package}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNS) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise NoDiskError(f"no mount namespace ({reason}): docker run --privileged")
+            raise NotHereError(f"{tool} is not installed: apt-get install {package}")
+    libc = own_mounts()
     image, place = os.path.join(directory, "disk.img"), os.path.join(directory, "disk")
     try:
         _mount(image, place, size)
     except OSError as error:
         _remove(image, place)
-        raise NoDiskError(f"{error.strerror}: make room for {size >> 20} MiB") from error
+        raise NotHereError(f"{error.strerror}: make room for {size >> 20} MiB") from error
     except subprocess.CalledProcessError as error:
         _remove(image, place)
         reason = " ".join((error.stderr or str(error)).split()).rstrip(".")
-        raise NoDiskError(f"{reason} (in a container: docker run --privileged)") from error
+        raise NotHereError(f"{reason} (in a container: docker run --privileged)") from error
     try:
         yield place
     finally:
         # Detached, because a leg that failed may still have files open.
-        libc.umount2(os.fsencode(place), _MNT_DETACH)
+        libc.umount2(os.fsencode(place), MNT_DETACH)
         _remove(image, place)
 
 
+def own_mounts() -> ctypes.CDLL:
+    """Give this process, and its later children, mounts of their own; return libc."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Private, or the mounts would spread to the others.
+    if libc.unshare(_CLONE_NEWNS) or libc.mount(None, b"/", None, _PRIVATE, None):
+        reason = os.strerror(ctypes.get_errno())
+        raise NotHereError(f"no mount namespace ({reason}): docker run --privileged")
+    return libc
+
+
 def _mount(image: str, place: str, size: int) -> None:
-    _run("mount", "--make-rprivate", "/")
     os.makedirs(place, exist_ok=True)
     with open(image, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)  # fails now if there is no room

@@ -1,8 +1,12 @@
 """The machine, described so that figures can be compared, and its page cache."""
 
+import glob
 import os
 import platform
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ from bmap_tools.console import bar
 
 from .workload import BadInputError, Workload, paths, summarize_error
 
+PROC = "/proc"
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
@@ -29,6 +34,7 @@ def describe(workload: Workload) -> dict[str, Any]:
         "python": platform.python_version(),
         "dali": nvidia.dali.__version__,
         "numpy": np.__version__,
+        "load": os.getloadavg()[0],
         "page_cache": "cold" if workload.settings.cold else "hot",
     }
 
@@ -41,6 +47,31 @@ def usable_cores() -> int:
 def available_memory_bytes() -> int:
     """The kernel's estimate of how much memory can be used without swapping."""
     return 1024 * int((_field("/proc/meminfo", "MemAvailable") or "0").split()[0])
+
+
+def cpu_of_others() -> tuple[float, float]:
+    """The time now, and the seconds that the processors were taken by others until then.
+
+    By other programs, in user mode, and by other machines; not by this process and its children.
+    Kernel threads are not counted, because they also work for this process.
+    """
+    with open(f"{PROC}/stat", encoding="ascii") as lines:
+        user, nice, *_, steal = map(int, lines.readline().split()[1:9])
+    its, ticks = os.times(), user + nice + steal
+    for listed in glob.glob(f"{PROC}/self/task/*/children"):
+        with suppress(OSError):  # a thread or a child that ends now
+            for child in Path(listed).read_text("ascii").split():
+                ticks -= int(
+                    Path(f"{PROC}/{child}/stat").read_text().rpartition(")")[2].split()[11]
+                )
+    ours = its.user + its.children_user
+    return time.monotonic(), ticks / os.sysconf("SC_CLK_TCK") - ours
+
+
+def busy_share(since: tuple[float, float]) -> float:
+    """The share of all processors that others have taken since a `cpu_of_others()`."""
+    (start, before), (end, after) = since, cpu_of_others()
+    return max(after - before, 0) / max(end - start, 1e-9) / (os.cpu_count() or 1)
 
 
 def file_system_type(directory: str) -> str:
@@ -62,7 +93,7 @@ def check_can_drop_caches() -> None:
     """Raise a BadInputError if this process cannot drop the page cache."""
     if not _can_drop_caches():
         raise BadInputError(
-            "--cold drops the page cache before every round, which needs root and a writable "
+            "cold: the page cache is dropped before every round, which needs root and a writable "
             f"{_DROP_CACHES}: run it with sudo (in a container: --privileged), or omit --cold"
         )
 

@@ -84,7 +84,7 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
     head = (
         "{date}. {cpu}, {cores} cores, Linux {kernel}, {file_system}; Python {python}, DALI "
         "{dali}. `python benchmark.py {command}`: {rounds} rounds, batches of {batch_size}, "
-        "{threads} threads.\n\n"
+        "{threads} threads. Read, not decoded.\n\n"
     ).format(
         **machine | settings | {"kernel": machine["kernel"].partition("-")[0]},
         date=machine["time"][:10],

@@ -27,6 +27,7 @@ class Backend:
         takes: settings that are its options, too; those that are None are left to the backend.
         direct: its option of that name, if it has one.
         mapped: its option io is "mmap".
+        bare: it is the default, and a reader is called without any option of storage.
         submits: a GPU submits its commands, whatever memory it reads into.
     """
 
@@ -35,6 +36,7 @@ class Backend:
     direct: bool | None = None
     mapped: bool = False
     submits: bool = False
+    bare: bool = False
 
     def options(self, workload: Workload) -> dict[str, Any]:
         """Its options for a workload."""
@@ -48,7 +50,9 @@ class Backend:
 
     def arguments(self, workload: Workload) -> dict[str, Any]:
         """The arguments of its reader that say how to read."""
-        options: dict[str, Any] = {"backend": self.name, "backend_options": self.options(workload)}
+        options: dict[str, Any] = {}
+        if not self.bare:
+            options = {"backend": self.name, "backend_options": self.options(workload)}
         if "mem" in self.takes and workload.settings.mem == "gpu":
             options["device"] = "gpu"
         elif workload.settings.pinned != "auto":
@@ -193,6 +197,9 @@ def _maps(_: Workload) -> str | None:
 _PAGE_LOCKED = _unless(
     lambda it: it.settings.mem == "pinned", "it reads into --mem cpu, which is page-locked, or gpu"
 )
+_HOST_MEMORY = _unless(
+    lambda it: it.settings.mem == "gpu", "images in GPU memory (--mem gpu) cannot be decoded"
+)
 _SEED = _unless(lambda it: it.settings.seed is None, "without --seed nothing is shuffled")
 
 
@@ -245,6 +252,8 @@ XNVME_BAM = _file_leg(
 )
 MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
 """The legs that need an extent map."""
+_PLAIN = Backend("python-file", bare=True)
+NO_OPTIONS = _file_leg("no-options", _PLAIN, "readers.file: the call swapped, and nothing else")
 PYTHON_FILE = _file_leg("python-file", CACHED, "python-file: files, page cache")
 _DIRECT = _file_leg("python-file-direct", UNCACHED, "python-file: files, O_DIRECT", direct_io)
 _MEMORY = _file_leg(
@@ -253,10 +262,31 @@ _MEMORY = _file_leg(
     "memory: files, loaded beforehand; the upper limit",
     _room_in_memory,
 )
+
+
+def _decoded(leg: Leg) -> Leg:
+    """The leg in a pipeline that decodes its images."""
+    family = replace(_FILES, baselines=("dali-decoded", "dali-nommap-decoded"))
+    needs = (
+        _unless(lambda it: it.settings.decode, "--decode: all legs do"),
+        _HOST_MEMORY,
+        *leg.needs,
+    )
+
+    def adapt(workload: Workload) -> Workload:
+        return replace(workload, settings=replace(workload.settings, decode=True))
+
+    summary = f"{leg.name}, with fn.decoders.image"
+    changes = {"family": family, "needs": needs, "adapt": adapt, "summary": summary}
+    return replace(leg, name=f"{leg.name}-decoded".replace("no-options-", ""), **changes)
+
+
 _IO_FILE = "fn.io.file.read, with paths from external_source"
+_MMAP = Leg("dali", _FILES, _reads("file"), "fn.readers.file by mmap")
 LEGS = (
-    Leg("dali", _FILES, _reads("file"), "fn.readers.file by mmap"),
+    _MMAP,
     REFERENCE,
+    NO_OPTIONS,
     Leg("dali-io-file", _FILES, reading(read_with_io_file), _IO_FILE),
     PYTHON_FILE,
     _DIRECT,
@@ -269,6 +299,7 @@ LEGS = (
     *MAPPED,
     _MEMORY,
     Leg("naive", _FILES, reading(read_naively), "the Python iterator that a user would write"),
+    *map(_decoded, (_MMAP, REFERENCE, NO_OPTIONS)),
 )
 
 
@@ -283,7 +314,7 @@ _MAPPED = _file_leg(
     ),
 )
 _ENDS = {
-    "": PYTHON_FILE,
+    "": NO_OPTIONS,
     "-mmap": _MAPPED,
     "-direct": _DIRECT,
     "-block": BLOCK,
@@ -361,5 +392,13 @@ OBJECT_LEGS = (
     replace(PYTHON_FILE, family=replace(_FILES, baselines=_OBJECTS.baselines)),
 )
 
+UNTUNED = {
+    "no-options": "",
+    "decoded": "decoded",
+    "object-store": "",
+    "webdataset": "tars",
+    "tfrecord": "TFRecord",
+}
+"""The legs without an option, and what the verdict adds to the situation."""
 TABLES = {"compare": LEGS, "containers": CONTAINER_LEGS, "objects": OBJECT_LEGS}
 """The legs of the commands that run several."""

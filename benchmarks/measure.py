@@ -1,6 +1,7 @@
 """Times the legs, which take turns in every round, and computes the figures from the rounds."""
 
 import gc
+import math
 import re
 import sys
 import time
@@ -20,19 +21,24 @@ from dali_storage import StageTimes
 from .environment import make_cold
 from .legs import REFERENCE, Leg
 from .pipelines import buffers_of, times_of
-from .workload import BadInputError, Workload, epoch_of, summarize_error
+from .workload import BadInputError, Workload, epoch_of, ordered, summarize_error
+
+_WARM_UP = 0.1
+"""The part of the time of a round after which the number of its batches is known."""
+_MOST_BATCHES = 100_000  # their order is in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One timed pass of one leg.
+    """One or more timed passes of one leg.
 
     Attributes:
         cpu_seconds: user and system time of the whole process.
         samples: the number of delivered samples, which are images; 0 for fio.
         size_bytes: the exact number of bytes read.
         waits: float64[batches], seconds that each `Pipeline.run()` took.
-        times: how long stages of the reader took, with those to fill its queue; if it is ours.
+        times: how long stages of the reader took in the last pass, with those to fill its queue;
+            if it is ours.
     """
 
     seconds: float
@@ -49,6 +55,7 @@ class Round:
             "img_per_s": self.samples / self.seconds,
             "gb_per_s": self.size_bytes / self.seconds / 1e9,
             "cpu_s_per_gb": self.cpu_seconds / self.size_bytes * 1e9,
+            "cpu_us_per_img": self.cpu_seconds / max(self.samples, 1) * 1e6,
         }
 
     def as_json(self) -> dict[str, float]:
@@ -70,6 +77,7 @@ class Result:
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
         transport: what asks for objects: libcurl and its version, or obstore.
         baselines: the legs that it is compared with.
+        batches: how many a pass has; None if as many as the workload.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Result:
     skipped: str | None = None
     failed: str | None = None
     baselines: tuple[str, ...] = ()
+    batches: int | None = None
 
     @property
     def runs(self) -> bool:
@@ -114,7 +123,7 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
     ends; the others go on. A sample that is not an image ends the measurement with a BadInputError.
     """
     legs, rounds = running(legs, results), workload.settings.rounds
-    _warm_up((REFERENCE, *legs), workload)
+    _warm_up((REFERENCE, *legs), workload, results)
 
     def turn(leg: Leg) -> Turn:
         return results[leg.name], partial(run_round, leg, workload, results[leg.name])
@@ -152,27 +161,59 @@ def fill_caches(legs: Iterable[Leg], workload: Workload, results: Results) -> No
             results[leg.name].failed = summarize_error(error)
 
 
-def _warm_up(legs: Iterable[Leg], workload: Workload) -> None:
-    """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts."""
+def _warm_up(legs: Iterable[Leg], workload: Workload, results: Results) -> None:
+    """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts.
+
+    Where the number of batches of a round is not given, further ones tell how many fill its time.
+    """
+    settings = workload.settings
+    enough = 0.0 if settings.batches else settings.seconds
+    # No part of an epoch is read twice from a cold cache.
+    most = len(epoch_of(workload).order) if settings.cold else _MOST_BATCHES
     for leg in legs:
+        start = time.perf_counter()
         try:
             with leg.build(leg.adapt(workload), False) as stream:
-                next(iter(stream.batches))
+                batches, read, took = iter(stream.batches), 0, 0.0
+                while not read or took < enough * _WARM_UP:
+                    next(batches)
+                    read, took = read + 1, time.perf_counter() - start
+            if enough and leg.name in results:
+                results[leg.name].batches = min(math.ceil(read * enough / took), most)
         except Exception as error:  # any other error is reported when the round fails, too
             _refuse_non_images(workload, error)
 
 
 def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
-    """A round with a new stream: the queue of an old one would be full when the clock starts.
+    """As many passes as fill the time of a round, at least one."""
+    if result.batches is not None:
+        workload = ordered(workload, batches=result.batches)
+    passes: list[Round] = []
+    while not passes or sum(one.seconds for one in passes) < workload.settings.seconds:
+        passes.append(_pass(leg, workload, result, tick))
+    return Round(
+        sum(one.seconds for one in passes),
+        sum(one.cpu_seconds for one in passes),
+        sum(one.samples for one in passes),
+        sum(one.size_bytes for one in passes),
+        np.concatenate([one.waits for one in passes]),
+        passes[-1].times,
+    )
+
+
+def _pass(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
+    """A pass with a new stream: the queue of an old one would be full when the clock starts.
 
     The time to fill the queues counts.
     """
     workload = leg.adapt(workload)
-    waits, samples = np.zeros(len(workload.order)), 0
+    untimed = workload.settings.untimed
+    waits, samples = np.zeros(len(workload.order) - untimed), 0
     with leg.build(workload, False) as stream:
         if workload.settings.cold:
             make_cold(workload)
         batches = iter(stream.batches)
+        before = sum(len(images) for images, _ in islice(batches, untimed))
         cpu_before, start = time.process_time(), time.perf_counter()
         for number in range(len(waits)):
             called = time.perf_counter()
@@ -184,7 +225,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
         times = times_of(stream.pipe)
         if buffers := buffers_of(stream.pipe):
             result.lanes, result.memory, result.transport = buffers
-    nbytes = workload.delivered_bytes(samples)
+    nbytes = workload.delivered_bytes(before + samples) - workload.delivered_bytes(before)
     return Round(seconds, cpu_seconds, samples, nbytes, waits, times)
 
 
@@ -219,8 +260,9 @@ def summarize(results: Mapping[str, Result]) -> dict[str, Figures]:
     """The figures of every leg that has rounds, by name.
 
     Speeds, costs and percentiles of the reader's stages are medians of the rounds; those of waits
-    are of all rounds. `ratio` compares the speed with that of the fastest of the leg's baselines in
-    the same round, again as a median; it is missing if none ran.
+    are of all rounds. `ratio` is the x of all tables, plots and pages: the median of the rounds'
+    ratios of the speed to that of the fastest of the leg's baselines in the same round. `cpu_ratio`
+    is that of the CPU time of a sample, to the same leg. Both are missing if no baseline ran.
     """
     figures = {}
     for name, result in results.items():
@@ -249,8 +291,8 @@ def _figures(rounds: Sequence[Round], baselines: Iterable[tuple[Round, ...]]) ->
         if its := [one.times[stage] for one in rounds if stage in one.times]:
             figures[f"{stage}_p95_ms"] = 1e3 * float(np.median([times.p95 for times in its]))
             figures[f"{stage}_p99_ms"] = 1e3 * float(np.median([times.p99 for times in its]))
-    pairs = [
-        {"ratio": row["img_per_s"] / max(one.figures["img_per_s"] for one in others)}
-        for row, others in zip(rows, baselines, strict=False)
-    ]
+    pairs, keys = [], {"ratio": "img_per_s", "cpu_ratio": "cpu_us_per_img"}
+    for row, others in zip(rows, baselines, strict=False):
+        best = max((one.figures for one in others), key=lambda its: its["img_per_s"])
+        pairs.append({ratio: row[key] / best[key] for ratio, key in keys.items()})
     return figures | (medians(pairs) if pairs else {})

@@ -110,8 +110,8 @@ def describe_use(settings: Settings) -> str:
     """How the samples are consumed, for the report."""
     gpu = "" if settings.device_id is None else f" on GPU {settings.device_id}"
     if settings.mem == "gpu":
-        return f"adding up the bytes{gpu}"
-    return f"decoding{gpu}" if settings.decode else "reading the image headers"
+        return f"read, not decoded; bytes added up{gpu}"
+    return f"decoded{gpu or ' on the CPU'}" if settings.decode else "read, not decoded"
 
 
 def times_of(pipe: Pipeline) -> Mapping[str, StageTimes]:

@@ -3,11 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -15,30 +14,17 @@ from rich.table import Table
 from bmap_tools.atomic import destination, replacing
 
 from .environment import describe
-from .legs import Leg
 from .measure import Results, summarize
-from .workload import BadInputError, Workload
+from .pipelines import describe_use
+from .verdict import Comparison, X, untuned, verdict, warnings_of
+from .workload import BadInputError
 
 _SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
+_COSTS = {"CPU us/img": "cpu_us_per_img", "CPU s/GB": "cpu_s_per_gb"}
 _WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms"}
-_WAITS |= {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms", "x dali": "ratio"}
-_COLUMNS = _SPEEDS | {"GB/s": "gb_per_s", "CPU s/GB": "cpu_s_per_gb"} | _WAITS
+_WAITS |= {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms"}
+_COLUMNS = _SPEEDS | _COSTS | _WAITS | {"x dali": "ratio", "CPU x": "cpu_ratio"}
 """The figures in the table, by their titles."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What a command compares, and how it is reported.
-
-    Attributes:
-        use: how the samples are consumed.
-        ratios: what the column that compares is.
-    """
-
-    legs: Sequence[Leg]
-    workload: Workload
-    use: str
-    ratios: str
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -54,33 +40,47 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def publish(
-    results: Results, compared: Comparison, more: Mapping[str, Any], options: argparse.Namespace
-) -> None:
+    compared: Comparison, busy: Mapping[str, float], more: Mapping[str, Any],
+    options: argparse.Namespace,
+) -> None:  # fmt: skip
     """Print the table; write the figures, and `more`, to the JSON file; draw the chart."""
     if more["interrupted"]:
         print("interrupted: the figures are of the rounds until then", file=sys.stderr)
-    machine = describe(compared.workload)
-    show_table(results, machine, compared)
+    machine, plain = describe(compared.workload) | {"busy": busy}, untuned([compared])
+    if plain:
+        print(verdict({name: row["ratio"] for name, row in plain.items()}))
+    warnings = warnings_of(busy, [compared])
+    print(*warnings, sep="\n", end="\n" * bool(warnings))
+    _show_table(compared, machine)
     try:
-        if options.json is not None:
-            document = {
-                "environment": machine,
-                "settings": asdict(compared.workload.settings),
-                "legs": legs(results),
-                **more,
-            }
-            with replacing(options.json) as file:
-                file.write(json.dumps(document, indent=2).encode() + b"\n")
+        document = {
+            "environment": machine,
+            "settings": asdict(compared.workload.settings),
+            "verdict": plain,
+            "warnings": warnings,
+            "legs": legs(compared.results),
+            **more,
+        }
+        write_json(options.json, document)
         if options.plot is not None:
-            _plot(options.plot, results, machine)
+            from .plot import draw  # here: it needs matplotlib
+
+            draw(options.plot, [compared], machine)
     except OSError as error:
         raise BadInputError(f"cannot write the results: {error}") from error
 
 
-def show_table(results: Results, machine: Mapping[str, Any], compared: Comparison) -> None:
+def write_json(path: str | None, document: Mapping[str, Any]) -> None:
+    """Write a JSON file, if its path is given."""
+    if path is not None:
+        with replacing(path) as file:
+            file.write(json.dumps(document, indent=2).encode() + b"\n")
+
+
+def _show_table(compared: Comparison, machine: Mapping[str, Any]) -> None:
     """Print the table on standard output."""
-    settings = compared.workload.settings
-    batches = "one epoch in batches" if settings.batches is None else f"{settings.batches} batches"
+    settings, results = compared.workload.settings, compared.results
+    batches = "batches" if settings.batches is None else f"{settings.batches} batches"
     order = "in list order" if settings.seed is None else f"shuffled with seed {settings.seed}"
     print(
         "{cpu}, {cores} cores, {gib:.0f} GiB, Linux {kernel}, {file_system}, page cache "
@@ -89,8 +89,9 @@ def show_table(results: Results, machine: Mapping[str, Any], compared: Compariso
         )
     )
     print(
-        f"rounds: {settings.rounds}, of {batches} of {settings.batch_size}, "
-        f"{settings.threads} threads, {compared.use}, {order}"
+        f"{compared.title}; {describe_use(settings)}; rounds: {settings.rounds}, of at least "
+        f"{settings.seconds:g} s, in {batches} of {settings.batch_size}, {order}; "
+        f"{settings.threads} threads"
     )
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
         print(f"lanes, copying at once/all: {', '.join(lanes)}")
@@ -109,7 +110,7 @@ def show_table(results: Results, machine: Mapping[str, Any], compared: Compariso
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
     if any("ratio" in figures for figures in summarize(results).values()):
-        print(f"img/s, min, max: median, slowest and fastest round; {compared.ratios}")
+        print(f"img/s, min, max: median, slowest and fastest round; {X}; CPU x: of the same legs")
 
 
 def _table(results: Results) -> Table:
@@ -156,24 +157,3 @@ def legs(results: Results) -> dict[str, Any]:
         }
         for name, result in results.items()
     }
-
-
-def _plot(path: str, results: Results, machine: Mapping[str, Any]) -> None:
-    """Write a PNG: the speed of every leg with its spread, and its CPU time."""
-    from matplotlib.figure import Figure
-
-    figures = summarize(results)
-    names = list(figures)[::-1]  # the first leg on top
-    rows = [figures[name] for name in names]
-    keys = ("img_per_s", "img_per_s_min", "img_per_s_max", "cpu_s_per_gb")
-    speed, slowest, fastest, cost = (np.array([row[key] for row in rows]) for key in keys)
-    picture = Figure(figsize=(10, 1.5 + 0.45 * len(names)), layout="constrained")
-    left, right = picture.subplots(1, 2, sharey=True)
-    left.barh(names, speed, xerr=[speed - slowest, fastest - speed], capsize=3, color="tab:green")
-    left.set_xlabel("images/s: median, slowest and fastest round")
-    right.barh(names, cost, color="tab:gray")
-    right.set_xlabel("CPU seconds per GB")
-    title = "{cpu}, {cores} cores, {file_system}, page cache {page_cache}, DALI {dali}"
-    picture.suptitle(title.format_map(machine), fontsize="medium")
-    with replacing(path) as file:
-        picture.savefig(file, format="png", dpi=120)

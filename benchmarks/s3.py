@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
@@ -29,12 +29,12 @@ def is_there() -> bool:
 
 
 @contextmanager
-def serving(root: str, log: IO[str]) -> Iterator[dict[str, str]]:
+def serving(root: str, log: IO[str], seconds: float = LATENCY) -> Iterator[dict[str, str]]:
     """Serve the directories in `root`; yield the environment of clients, DALI's only way.
 
-    The server ends with this process, and writes its errors to `log`.
+    The server answers after `seconds`, ends with this process, and writes its errors to `log`.
     """
-    options = ("--root", os.path.abspath(root), "--latency", str(LATENCY), "--until-eof")
+    options = ("--root", os.path.abspath(root), "--latency", str(seconds), "--until-eof")
     command = (sys.executable, "-m", _SERVER, *options)
     with subprocess.Popen(
         command, cwd=_CHECKOUT, stdin=_PIPE, stdout=_PIPE, stderr=log, text=True
@@ -43,3 +43,16 @@ def serving(root: str, log: IO[str]) -> Iterator[dict[str, str]]:
         if not (url := server.stdout.readline().strip()):
             raise BadInputError(f"the S3 server did not start: {log.name} says why")
         yield _CLIENTS | {"AWS_ENDPOINT_URL": url}
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment of this process for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})

@@ -23,12 +23,21 @@ class BadInputError(Exception):
     """The command line or the data must be changed; the message says what is wrong."""
 
 
+class NotHereError(Exception):
+    """Something cannot be measured on this machine; the message has the reason and the remedy."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of the command line that decide what is measured; its help explains them."""
+    """The options of the command line that decide what is measured; its help explains them.
+
+    `untimed` is none of them: so many batches are read before the clock starts.
+    """
 
     batch_size: int = 64
     batches: int | None = None
+    seconds: float = 2.0
+    untimed: int = 0
     seed: int | None = None
     decode: bool = False
     cold: bool = False
@@ -184,10 +193,15 @@ def paths(catalog: Catalog, samples: IntArray | None = None) -> Sequence[bytes]:
     return catalog.paths(np.arange(len(catalog)) if samples is None else samples)
 
 
+def ordered(workload: Workload, **changes: Any) -> Workload:
+    """The workload with other settings, and the order that they ask for."""
+    settings = replace(workload.settings, **changes)
+    return replace(workload, settings=settings, order=order_of(len(workload.catalog), settings))
+
+
 def epoch_of(workload: Workload, **changes: Any) -> Workload:
     """The workload with as many batches as one epoch has, and other settings."""
-    settings = replace(workload.settings, batches=None, **changes)
-    return replace(workload, settings=settings, order=order_of(len(workload.catalog), settings))
+    return ordered(workload, batches=None, untimed=0, **changes)
 
 
 def summarize_error(error: Exception) -> str:

@@ -38,7 +38,9 @@ def bench(tmp_path_factory, capsys):
         kept = tmp_path_factory.mktemp("run") / "result.json"
         capsys.readouterr()
         try:
-            status = benchmark.main([str(word) for word in ("--json", kept, *arguments)])
+            status = benchmark.main(
+                [str(it) for it in ("--seconds", 0, "--json", kept, *arguments)]
+            )
         except SystemExit as stop:  # of argparse
             status = int(stop.code or 0)
         text = kept.read_text() if kept.exists() else ""  # a run that is refused may make it
@@ -67,7 +69,7 @@ def contents(data):
 
 @pytest.fixture
 def small(data):
-    return workload.prepare(str(data), Settings(batch_size=5, rounds=2))
+    return workload.prepare(str(data), Settings(batch_size=5, rounds=2, seconds=0))
 
 
 @pytest.fixture(scope="session")

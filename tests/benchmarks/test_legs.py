@@ -84,6 +84,14 @@ def test_a_leg_asks_for_the_options_of_its_settings(
     )
 
 
+@pytest.mark.parametrize("name", legs.UNTUNED)
+def test_the_legs_of_the_verdict_have_no_option(name, data):
+    (leg,) = (leg for table in legs.TABLES.values() for leg in table if leg.name == name)
+    made = workload.prepare(str(data), Settings(copying_lanes=2))
+    a_store = {"backend": "object-store", "backend_options": {}}
+    assert leg.backend.arguments(made) == (a_store if name == "object-store" else {})
+
+
 @pytest.mark.parametrize(
     ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
 )

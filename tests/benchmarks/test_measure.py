@@ -13,7 +13,7 @@ import pytest
 from benchmarks import environment, measure, pipelines
 from benchmarks.legs import CONTAINER_LEGS, LEGS, REFERENCE, Leg
 from benchmarks.measure import Result, Round
-from benchmarks.workload import Settings, open_shards, prepare
+from benchmarks.workload import Settings, open_shards, ordered, prepare
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import registry
 from tests.kit.paths import ROOT
@@ -36,6 +36,8 @@ def test_figures_are_medians_and_ratios_are_of_the_same_round():
     assert other.pop("wait_p99_ms") > 1
     assert other == {
         "ratio": pytest.approx(1.5),  # of 30/20, 50/20 and 40/40
+        "cpu_ratio": pytest.approx(1),  # all take 3 seconds
+        "cpu_us_per_img": pytest.approx(30_000),
         "img_per_s": pytest.approx(40),
         "img_per_s_min": pytest.approx(30),
         "img_per_s_max": pytest.approx(50),
@@ -44,6 +46,20 @@ def test_figures_are_medians_and_ratios_are_of_the_same_round():
         "wait_p50_ms": pytest.approx(1),
     }
     assert "ratio" not in measure.summarize({"other": results["other"]})["other"]
+
+
+def test_a_round_has_passes_until_its_time_is_over_and_counts_what_is_timed(small, monkeypatch):
+    monkeypatch.setattr(
+        measure, "time",
+        SimpleNamespace(process_time=float, perf_counter=lambda: next(ticks)),
+    )  # fmt: skip
+    # A pass of 2 batches asks for the time once before, twice for each, and once after.
+    ticks = (t + passed for t in range(9) for passed in (0, 0, 0.1, 0.1, 0.2, 0.75))
+    made = ordered(small, batches=4, untimed=2, seconds=2.0)
+    done = measure.run_round(REFERENCE, made, Result(""), lambda done: None)
+    assert (done.seconds, done.samples) == (pytest.approx(2.25), 3 * 10)
+    assert done.size_bytes == 3 * small.sizes[10:20].sum()
+    assert len(done.waits) == 6
 
 
 def test_legs_are_compared_with_those_of_dali_of_the_same_format():

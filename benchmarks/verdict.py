@@ -1,0 +1,84 @@
+"""The verdict: what a user gets who only swaps the call, and whether the machine was quiet."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .environment import busy_share, cpu_of_others
+from .legs import UNTUNED, Leg
+from .measure import Figures, Results, summarize
+from .workload import Workload
+
+X = "x: the median of the rounds' ratios to the better mode of DALI's own reader in the same round"
+_LOOK = 0.3  # seconds
+_BUSY, _SPREAD = 0.1, 0.3
+"""From where on there is a warning: the share of the processors, and that of the median."""
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Legs that are timed side by side.
+
+    Attributes:
+        title: the situation, for the verdict.
+    """
+
+    title: str
+    legs: Sequence[Leg]
+    workload: Workload
+    results: Results
+
+
+class Watch:
+    """What other programs take of the processors: at the start, and since then."""
+
+    def __init__(self) -> None:
+        before = cpu_of_others()
+        time.sleep(_LOOK)
+        self._at_start, self._since = busy_share(before), cpu_of_others()
+
+    def busy(self) -> dict[str, float]:
+        """The shares of all processors."""
+        return {"at the start": self._at_start, "during the run": busy_share(self._since)}
+
+
+def warnings_of(busy: Mapping[str, float], compared: Sequence[Comparison]) -> list[str]:
+    """Why the figures may not be those of a quiet machine."""
+    found = [
+        f"busy machine: others took {share:.0%} of its processors {when}"
+        for when, share in busy.items()
+        if share > _BUSY
+    ]
+    spread = []
+    for part in compared:
+        for name, row in summarize(part.results).items():
+            least, middle, most = (row[f"img_per_s{end}"] or 1 for end in ("_min", "", "_max"))
+            if (share := (most - least) / middle) > _SPREAD:
+                spread.append(f"{part.title} {name} by {share:.0%}")
+    if spread:
+        found.append(f"rounds spread, of their median: {', '.join(spread)}")
+    return [f"warning: {warning}: repeat when the machine is quiet" for warning in found]
+
+
+def untuned(compared: Iterable[Comparison]) -> dict[str, Figures]:
+    """The figures of the legs without an option, by the names of the verdict."""
+    return {
+        f"{part.title} {UNTUNED[name]}".strip(): row
+        for part in compared
+        for name, row in summarize(part.results).items()
+        if name in UNTUNED and "ratio" in row
+    }
+
+
+def verdict(ratios: Mapping[str, float | None]) -> str:
+    """What a user gets who only swaps the call; of the `x` of the legs without an option."""
+    said = ", ".join(f"{times(x)} {what}" for what, x in ratios.items() if x is not None)
+    return f"no options: {said or 'not measured'}"
+
+
+def times(ratio: float) -> str:
+    """An x of two digits."""
+    shown = np.format_float_positional(ratio, 2, unique=False, fractional=False)
+    return f"{shown.rstrip('.')}x"
