@@ -52,7 +52,7 @@ class Stream:
 
     def finish(self):
         """Wait until all that is read ahead has been read."""
-        wait_until(lambda: all(job.outcome for job in [*self.ahead._ahead.values()]))
+        wait_until(lambda: all(piece.outcomes is not None for piece in [*self.ahead._ahead.values()]))
 
 
 @contextmanager
