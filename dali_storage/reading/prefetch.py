@@ -107,7 +107,8 @@ class Prefetcher:
         follows = next(iter(self._ahead), None) == index
         self._in_a_row = self._in_a_row + 1 if follows else 1
         if follows and self._ahead[index].followed and successor is self._successor:
-            hot, ready = None, self._count_ready()
+            read = self._ahead[index].outcomes or ()
+            hot, ready = None, self._depth if len(read) > self._depth else self._count_ready()
         else:
             hot = None if index in self._ahead else self._hot.samples(index)
             ready = self._submit_ahead(index, successor) if hot is None else self._depth
@@ -190,9 +191,8 @@ class Prefetcher:
 
     def _count_ready(self) -> int:
         """Count those of the next batches that were read already."""
-        some = islice(self._ahead.items(), self._depth + 1)
-        found = [piece.outcomes.get(it) for it, piece in some if piece.outcomes is not None]
-        return sum([isinstance(it, LoadedBatch) for it in found])
+        some = islice(self._ahead.values(), self._depth + 1)
+        return sum([piece.outcomes is not None for piece in some])
 
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
         """Submit a batch and its successors; return how many of them were read already."""
