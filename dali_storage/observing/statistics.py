@@ -20,6 +20,8 @@ _NS = 1e-9  # seconds
 class StageTimes:
     """The durations of one stage: one for each batch; of requests, one for each request.
 
+    Batches that were read at once have equal shares of a stage.
+
     A percentile is exact to an eighth, and never too low.
 
     Attributes:

@@ -75,18 +75,23 @@ class Loading:
         self.views = views if reader.has_views else ()
 
     def load(
-        self, batches: Mapping[int, IntArray], lane: int, wanted: Container[int]
+        self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
     ) -> dict[int, LoadedBatch | Exception]:
         """Read batches of one size in a lane, all at once; if this fails, the `wanted` one by one.
 
-        So an error is the one of its batch, and other batches have none.
+        So an error is that of its batch, and other batches have none. An error in place of samples
+        stays.
         """
-        if len(batches) > 1:
-            found = outcome(partial(self._load_all, [*batches.values()], lane))
+        known = [it for it in batches.values() if isinstance(it, np.ndarray)]
+        if 1 < len(known) == len(batches):
+            found = outcome(partial(self._load_all, known, lane))
             if not isinstance(found, Exception):
                 return dict(zip(batches, found, strict=True))
-        wishes = {index: it for index, it in batches.items() if index in wanted}
-        return {at: outcome(partial(self.load_one, it, lane)) for at, it in wishes.items()}
+        return {
+            index: it if isinstance(it, Exception) else outcome(partial(self.load_one, it, lane))
+            for index, it in batches.items()
+            if index in wanted  # asked before each read
+        }
 
     def load_one(self, samples: IntArray, lane: int) -> LoadedBatch:
         """Read a batch."""

@@ -6,7 +6,7 @@ out a buffer and to submit reads costs 600 us, for one sample as for 64.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -150,9 +150,10 @@ class Prefetcher:
         # A sample that takes the place of a bad one may not be hot.
         return self._read_only(samples) if batch is None else batch
 
-    def forget(self) -> None:
-        """Drop the batches read ahead."""
-        self._drop([*self._ahead])
+    def forget(self, stays: Callable[[int], bool] = lambda index: False) -> None:
+        """Drop the batches read ahead, except where `stays(index)`."""
+        for index in [index for index in self._ahead if not stays(index)]:
+            self._ahead.pop(index).indices.remove(index)
 
     def close(self) -> None:
         """Wait for running reads, end the threads, close the reader. Closing twice is fine.
@@ -183,11 +184,7 @@ class Prefetcher:
         self._order = order
         self._hot = HotPath(self.loading, order)
         self._successor = None
-        self._drop([index for index in self._ahead if not stays(index)])
-
-    def _drop(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            self._ahead.pop(index).indices.remove(index)
+        self.forget(stays)
 
     def _count_ready(self) -> int:
         """Count those of the next batches that were read already."""
@@ -216,7 +213,7 @@ class Prefetcher:
                 piece.indices.append(at)
             planned[at] = piece
             at = successor(at)
-        self._drop([passed for passed in self._ahead if passed not in planned])
+        self.forget(planned.__contains__)
         ready = self._count_ready()
         for piece in new:
             self._lanes.submit(piece)
@@ -234,13 +231,7 @@ class Prefetcher:
                 piece.samples[index] = outcome(partial(self._order.batch, index))
 
     def _work(self, piece: _Piece, lane: int) -> None:
-        errors, found = dict[int, LoadedBatch | Exception](), dict[int, IntArray]()
-        for index, samples in piece.samples.items():
-            if isinstance(samples, Exception):
-                errors[index] = samples
-            else:
-                found[index] = samples
-        outcomes = errors | self.loading.load(found, lane, piece.indices)
+        outcomes = self.loading.load(piece.samples, lane, piece.indices)
         # In this order: nobody gets a batch and asks for the statistics before they have it, and
         # the caller looks at the outcomes as soon as `done` has an item.
         leave()
