@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_storage.bad_samples.replacement import OnError
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
 from dali_storage.order import Order, OrderOptions, sequence
@@ -164,6 +165,21 @@ def test_an_error_is_raised_with_its_batch_and_not_before(bad, most):
         require_batches(ahead, bad + 1)
         ahead.reader.broken = set()
         require_batches(ahead, bad)
+
+
+@pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
+def test_a_bad_sample_of_a_piece_is_replaced_in_its_batch_and_in_no_other():
+    reader = Recorder(from_files(["x"]))
+    reader.broken = {bad := 8 * BATCH + 1}
+    ahead = Stream(reader, on_error=OnError(replace=True))
+    with contextlib.closing(ahead):
+        for index in range(10):
+            batch = ahead.ahead.get(index)
+            wrong = [slot for slot in range(BATCH) if batch.samples[slot] != index * BATCH + slot]
+            assert wrong == ([1] if index == 8 else [])
+            assert [*map(bytes, batch.outputs[0])] == [*map(content, batch.samples.tolist())]
+        assert [found[0] for found in ahead.ahead.loading.substitute.found] == [bad]
+    assert any(len(batch) > BATCH and bad in batch for batch in reader.read_batches)
 
 
 def test_an_error_of_the_order_is_that_of_its_batch():
