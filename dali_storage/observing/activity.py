@@ -27,7 +27,7 @@ class SlowBatch:
     Attributes:
         seconds: the time of its longest stage.
         stage: this stage.
-        name: the first sample and the number of the others.
+        name: the first sample and the number of the others, of all batches that were read at once.
     """
 
     seconds: float
