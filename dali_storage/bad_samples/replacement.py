@@ -24,7 +24,7 @@ from ..contract.errors import (
 )
 from ..contract.format import Format, Wanted
 from ..contract.objects import full_path, scheme
-from ..contract.stages import enter, leave
+from ..contract.stages import enter
 from ..contract.views import Contents, Views
 from ..order.sampling.permutation import hashed
 from ..reading.loading import LoadedBatch, Loading
@@ -235,12 +235,9 @@ class Substituting(Loading):
         super().__init__(*arguments, **named)
         self.substitute = substitute
 
-    def load(self, samples: IntArray, lane: int) -> LoadedBatch:
+    def load_one(self, samples: IntArray, lane: int) -> LoadedBatch:
         """See `Loading`."""
-        try:
-            return self.substitute.read(samples, partial(self.read, lane=lane))
-        finally:
-            leave()  # before anybody gets the batch and asks for the statistics
+        return self.substitute.read(samples, partial(self.read, lane=lane))[0]
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """See `Loading`."""

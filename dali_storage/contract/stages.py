@@ -19,7 +19,7 @@ class Watch(Protocol):
 
     log: list[tuple[str, int]]
 
-    def begin(self, batch: int) -> None:
+    def begin(self, batch: int, count: int = 1) -> None:
         """See `begin()`."""
 
     def note(self, describe: Describe | None) -> Describe | None:
@@ -45,10 +45,10 @@ def observed_by(watch: Watch | None) -> Watch | None:
     return before
 
 
-def begin(batch: int) -> None:
-    """Begin a batch; called by a lane."""
+def begin(batch: int, count: int = 1) -> None:
+    """Begin a batch, or `count` that are read at once, of which this is the first; in a lane."""
     if (watch := _mine.watch) is not None:
-        watch.begin(batch)
+        watch.begin(batch, count)
 
 
 def enter(stage: str) -> None:
@@ -71,7 +71,7 @@ def note(describe: Describe | None) -> Describe | None:
 
 
 def leave() -> None:
-    """End the batch, after an error too; called by a lane."""
+    """End what was begun, after an error too; called by a lane."""
     if (watch := _mine.watch) is not None:
         watch.leave()
 

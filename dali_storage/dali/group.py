@@ -47,6 +47,8 @@ _Inputs: TypeAlias = dict[str, int | str]
 
 _ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
+_NO_GPU = contextlib.nullcontext()
+
 LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
 
@@ -219,7 +221,7 @@ class Delivery:
     ) -> None:
         # DALI assumes the current GPU for a stream and for page-locked memory.
         uses_gpu = source.pinned or source.stream is not None
-        self._gpu = cuda.current(pipeline.device_id) if uses_gpu else contextlib.nullcontext()
+        self._gpu = cuda.current(pipeline.device_id) if uses_gpu else _NO_GPU
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
         for key in names.outputs:
@@ -262,8 +264,10 @@ def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
         data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], **SEPARATE)
         # Not an int, which DALI silently interprets as the default stream.
         return data, ctypes.c_void_p(source.stream.pointer), True
+    if len(contents) == 1 and not isinstance(contents, np.ndarray):
+        contents = np.asarray(memoryview(contents[0]))[None]  # type: ignore[arg-type]
     if isinstance(contents, np.ndarray):
-        page_locked = _is_leased(contents) and source.pinned
+        page_locked = source.pinned and _is_leased(contents)
         return TensorListCPU(contents, is_pinned=page_locked), None, False
     # A list of tensors costs 1.2 us per sample; DALI needs 2.4 us to make a list from arrays.
     # The list is made here and not in a lane: on a hot page cache the lane is the bottleneck.

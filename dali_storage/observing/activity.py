@@ -27,7 +27,7 @@ class SlowBatch:
     Attributes:
         seconds: the time of its longest stage.
         stage: this stage.
-        name: the first sample and the number of the others.
+        name: the first sample and the number of the others, of all batches that were read at once.
     """
 
     seconds: float
@@ -58,6 +58,7 @@ class Activity:
         self._times = times
         self._number = number
         self._outer: Watch | None = None
+        self._count = 1  # batches
 
     @property
     def current(self) -> tuple[str, int] | None:
@@ -81,10 +82,10 @@ class Activity:
         observed_by(self._outer)
         self._outer = None
 
-    def begin(self, batch: int) -> None:
-        """Begin a batch; forget the rest of an interrupted one."""
+    def begin(self, batch: int, count: int = 1) -> None:
+        """Begin a batch, or `count` at once; forget the rest of an interrupted one."""
         self._end()
-        self.batch = batch
+        self.batch, self._count = batch, count
 
     def note(self, describe: Describe | None) -> Describe | None:
         """Set the description of the work; return the previous one."""
@@ -92,7 +93,10 @@ class Activity:
         return before
 
     def leave(self, waited: float | None = None) -> None:
-        """End the batch, and count the time of each stage. `waited`: the seconds of "waiting"."""
+        """End the batch, and count the time of each stage. `waited`: the seconds of "waiting".
+
+        Batches that were read at once have equal shares of it.
+        """
         now, describe = monotonic_ns(), self.described_by
         sums: dict[str, int] = {}
         for stage, began in reversed(self.log):
@@ -102,7 +106,8 @@ class Activity:
         self._end()
         longest, slowest = 0, ""
         for stage, ns in sums.items():
-            self._times.record(self._number, stage, ns)
+            ns //= self._count
+            self._times.record(self._number, stage, ns, self._count)
             if ns > longest and stage not in _WAITS:
                 longest, slowest = ns, stage
         if waited is not None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from ..contract.reader import Durations
 from ..runtime.histogram import Histogram
 from .activity import Activities, SlowBatch
@@ -21,6 +19,8 @@ _NS = 1e-9  # seconds
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """The durations of one stage: one for each batch; of requests, one for each request.
+
+    Batches that were read at once have equal shares of a stage.
 
     A percentile is exact to an eighth, and never too low.
 
@@ -117,7 +117,7 @@ class Tally:
         self._depth, self._bad, self._requests = depth, bad, requests
         self._reset_at = 0.0
         self._batches = self._bytes = 0
-        self._ready = np.zeros(depth + 1, np.int64)
+        self._ready = [0] * (depth + 1)
 
     def count(self, ready: int, nbytes: int) -> None:
         """Count a batch that was given."""
@@ -135,7 +135,7 @@ class Tally:
         # Not set to 0, because the asking thread may be adding to it.
         self._reset_at = self.waited
         self._batches = self._bytes = 0
-        self._ready = np.zeros_like(self._ready)
+        self._ready = [0] * len(self._ready)
         self.activities.reset()
         if self._requests is not None:
             self._requests.reset()
@@ -143,7 +143,7 @@ class Tally:
     @property
     def statistics(self) -> ReaderStatistics:
         """The figures until now."""
-        counts = self._ready.tolist()
+        counts = self._ready.copy()
         found = ReaderStatistics(
             batches=self._batches,
             bytes=self._bytes,

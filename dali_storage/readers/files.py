@@ -114,8 +114,9 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
             all shards have had equally many batches. Otherwise the next epoch begins within the
             batch.
         prefetch_queue_depth: number of batches to read ahead of the pipeline, 1 to 65536; raised to
-            the number of the backend's lanes. (The pipeline's argument of this name is the number
-            of batches that the pipeline is ahead of the user; both add up.)
+            the number of the backend's lanes. Small batches are read, and counted here, as several
+            at once. (The pipeline's argument of this name is the number of batches that the
+            pipeline is ahead of the user; both add up.)
         preserve: keep the reader in the pipeline even if none of its outputs is used.
         random_shuffle: draw the samples at random from a window of `initial_fill` samples, which
             moves over the list. The list itself is shuffled once, always in the same way.

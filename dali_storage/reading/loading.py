@@ -1,13 +1,14 @@
-"""The read of one batch, in the calling thread: bytes into a leased buffer, then outputs."""
+"""The read of batches, in the calling thread: bytes into a leased buffer, then outputs."""
 
 import contextlib
 import copy
 import os
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,12 +17,14 @@ from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
-from ..contract.stages import enter, leave, note
+from ..contract.stages import enter, note
 from ..contract.views import Contents, Views, copied
 from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
 from .slots import Substitute
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,41 +74,73 @@ class Loading:
         self._wanted = (Format() if reader.schemes else self._format).wanted
         self.views = views if reader.has_views else ()
 
-    def load(self, samples: IntArray, lane: int) -> LoadedBatch:
-        """Read a batch in a lane."""
-        try:
-            return self.read(samples, lane)
-        finally:
-            leave()  # before anybody gets the batch and asks for the statistics
+    def load(
+        self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
+    ) -> dict[int, LoadedBatch | Exception]:
+        """Read batches of one size in a lane, all at once; if this fails, the `wanted` one by one.
+
+        So an error is that of its batch, and other batches have none. An error in place of samples
+        stays.
+        """
+        known = [it for it in batches.values() if isinstance(it, np.ndarray)]
+        if 1 < len(known) == len(batches):
+            found = outcome(partial(self._load_all, known, lane))
+            if not isinstance(found, Exception):
+                return dict(zip(batches, found, strict=True))
+        return {
+            index: it if isinstance(it, Exception) else outcome(partial(self.load_one, it, lane))
+            for index, it in batches.items()
+            if index in wanted  # asked before each read
+        }
+
+    def load_one(self, samples: IntArray, lane: int) -> LoadedBatch:
+        """Read a batch."""
+        return self.read(samples, lane)[0]
+
+    def _load_all(self, batches: Sequence[IntArray], lane: int) -> list[LoadedBatch]:
+        samples = self.substitute.chosen(np.concatenate(batches))
+        return self.read(samples, lane, len(batches))
 
     def is_hot(self, samples: IntArray) -> bool:
         """Return True if these samples are views, and reading them does not block."""
         return self.reader.hot(self._catalog.pieces_of(samples))
 
-    def read(self, samples: IntArray, lane: int) -> LoadedBatch:
-        """Read exactly these samples."""
+    def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
+        """Read exactly these samples, as `count` batches of one size."""
         pieces = self._catalog.pieces_of(samples)
         # Before the read: a report of a read that hangs names the samples.
         note(partial(_names, self._catalog, pieces))
-        if self.views and (viewed := self._view(samples, pieces, lane)) is not None:
-            return viewed
+        viewed = self._view(samples, pieces, lane) if self.views else None
+        sizes, outputs = viewed or self._read(samples, pieces, lane)
+        nbytes: list[int] = sizes.reshape(count, -1).sum(axis=1).tolist()
+        if count == 1:
+            return [LoadedBatch(samples, nbytes[0], outputs)]
+        step = samples.size // count
+        parts = [slice(at, at + step) for at in range(0, samples.size, step)]
+        each = [(samples[part], [output[part] for output in outputs]) for part in parts]
+        return [LoadedBatch(its, n, parts) for (its, parts), n in zip(each, nbytes, strict=True)]
+
+    def _read(
+        self, samples: IntArray, pieces: IntArray, lane: int
+    ) -> tuple[IntArray, Sequence[Contents]]:
+        """Return the sizes of the pieces, and the outputs."""
         wanted = self._wanted(self._catalog, samples)
         batch = read_batch(self.reader, self._catalog, pieces, self._pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
-        outputs = self.outputs(samples, views, wanted)
-        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), outputs)
+        return views.sizes, self.outputs(samples, views, wanted)
 
-    def _view(self, samples: IntArray, pieces: IntArray, lane: int) -> LoadedBatch | None:
-        """Return a batch in the reader's own memory; None if it must be read."""
+    def _view(
+        self, samples: IntArray, pieces: IntArray, lane: int
+    ) -> tuple[IntArray, Sequence[Contents]] | None:
+        """As `_read()`, in the reader's own memory; None if the samples must be read."""
         enter("reading")
         if (views := self.reader.views(pieces, lane)) is None:
             return None
         enter("decoding")
         outputs = enumerate(self.outputs(samples, views, None))
         enter("copying")
-        contents = [it if n in self.views else copied(it) for n, it in outputs]
-        return LoadedBatch(samples, int(np.add.reduce(views.sizes)), contents)
+        return views.sizes, [it if n in self.views else copied(it) for n, it in outputs]
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """Return the outputs of the format."""
@@ -149,7 +184,7 @@ class HotPath:
         handled = sys.exception()
         try:
             # The number after the last lane's, so that it shares no lane's state.
-            return self._loading.read(chosen, self._loading.reader.lanes)
+            return self._loading.read(chosen, self._loading.reader.lanes)[0]
         except Exception as error:
             clear_frames(error, handled)
             if not self._loading.substitute.handles(error):
@@ -163,6 +198,15 @@ def _names(catalog: Catalog, samples: IntArray) -> str:
         return "no samples"
     path, more = os.fsdecode(catalog.path(int(samples[0]))), samples.size - 1
     return f"{path} and {more} more" if more else path
+
+
+def outcome(call: Callable[[], _T]) -> _T | Exception:
+    """Return what a call returns, or the error that it raises, which keeps no buffer."""
+    try:
+        return call()
+    except Exception as error:
+        clear_frames(error)
+        return error
 
 
 def clear_frames(error: BaseException | None, handled: BaseException | None = None) -> None:

@@ -32,13 +32,13 @@ class Histogram:
         self._cells = self.counts.data  # faster than numpy for one of them
         self.total = self.most = 0
 
-    def record(self, value: int) -> None:
-        """Count an integer; a negative one counts as 0. For one thread at a time."""
+    def record(self, value: int, times: int = 1) -> None:
+        """Count an integer so often; a negative one counts as 0. For one thread at a time."""
         if value < 0:
             value = 0
         shift = value.bit_length() - _BITS - 1
-        self._cells[(shift << _BITS) + (value >> shift) if shift > 0 else value] += 1
-        self.total += value
+        self._cells[(shift << _BITS) + (value >> shift) if shift > 0 else value] += times
+        self.total += value * times
         if value > self.most:
             self.most = value
 
@@ -95,9 +95,9 @@ class Times:
     def __init__(self) -> None:
         self.reset()
 
-    def record(self, thread: int, name: str, value: int) -> None:
+    def record(self, thread: int, name: str, value: int, times: int = 1) -> None:
         """Count an integer in a histogram of a thread, which has a number of its own."""
-        self._of[thread][name].record(value)
+        self._of[thread][name].record(value, times)
 
     def merged(self) -> dict[str, Histogram]:
         """The histograms of all threads together, by name."""

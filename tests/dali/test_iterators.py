@@ -9,6 +9,7 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
+from dali_storage.reading.prefetch import Prefetcher
 from tests.kit.dali import pipeline_of
 from tests.kit.process import lanes, without_collector
 
@@ -124,8 +125,10 @@ def test_a_failed_read_costs_no_batch_of_any_pipeline_nor_of_their_checkpoints(
 
 @combined(3, depth=[1, 2, 4], exec_dynamic=[False, True], bad=[0, 1, 2], auto_reset=[False, True])
 def test_an_epoch_ends_although_a_read_of_the_next_has_failed(
-    tree, depth, exec_dynamic, bad, auto_reset
+    tree, depth, exec_dynamic, bad, auto_reset, monkeypatch
 ):
+    # Or the next epoch would have been read while its files were there.
+    monkeypatch.setitem(Prefetcher.__init__.__kwdefaults__, "most", 1)
     files = tree(60, classes=1, sizes=(3, 5, 9))
     options = {"prefetch_queue_depth": depth, "exec_dynamic": exec_dynamic}
     iterator = iterate(pipelines(readers.file, files, pipeline=options), auto_reset=auto_reset)

@@ -222,7 +222,7 @@ def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(data
     lines = run.stdout.splitlines()
     assert re.fullmatch(r"\d\.\d of \d batches ready, waited \d+\.\d\d s", lines[0])
     assert [line.split()[0] for line in lines[1:4]] == ["decoding", "opening", "reading"]
-    assert any(re.fullmatch(r"0\.\d{3} s \w+: '.*\.jpg and 3 more'", line) for line in lines)
+    assert any(re.fullmatch(r"0\.\d{3} s \w+: '.*\.jpg and \d+ more'", line) for line in lines)
     assert lines[-4].startswith("tensorboard dali_storage/Reader/batches 21.0 0")
     assert [line.split()[0] for line in lines[-3:-1]] == ["wandb", "mlflow"]
     assert re.fullmatch(r'dali_storage_batches_total\{reader="Reader"\} 12\d\.0', lines[-1])

@@ -52,6 +52,16 @@ def test_a_stage_lasts_until_the_next_and_counts_once_a_batch(clock, mine):
     assert {it.count for it in activities.times.merged().values()} == {1}
 
 
+def test_batches_that_are_read_at_once_have_equal_shares_of_each_stage(clock, mine):
+    _, activities = mine
+    begin(7, 4)
+    stages(clock, ("opening", 1), ("reading", 8))
+    leave()
+    assert totals(activities) == {"opening": 1, "reading": 8}
+    found = activities.times.merged()["reading"]
+    assert (found.count, found.most / 1e9) == (4, 2)
+
+
 def test_others_see_the_stage_since_when_of_which_batch_and_on_what(clock, mine):
     lane, _ = mine
     assert (lane.current, lane.batch, lane.describe()) == (None, None, "")

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_storage.bad_samples.replacement import OnError
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
 from dali_storage.order import Order, OrderOptions, sequence
+from dali_storage.reading import prefetch
 from dali_storage.reading.lanes import copying_lanes
 from dali_storage.reading.position import next_index
 from dali_storage.reading.prefetch import Prefetcher
@@ -52,15 +54,20 @@ class Stream:
 
     def finish(self):
         """Wait until all that is read ahead has been read."""
-        wait_until(lambda: all(job.outcome for job in [*self.ahead._ahead.values()]))
+        wait_until(
+            lambda: all(piece.outcomes is not None for piece in [*self.ahead._ahead.values()])
+        )
 
 
 @contextmanager
-def prefetcher(depth=1, *, lanes=2, fmt=None, **options):
-    """A prefetcher with a `Recorder`, which may be given other attributes."""
+def prefetcher(depth=1, *, lanes=2, fmt=None, most=1, **options):
+    """A prefetcher with a `Recorder`, which may be given other attributes.
+
+    By default every batch is a piece, like large ones.
+    """
     reader = Recorder(from_files(["x"]), lanes=lanes)
     vars(reader).update(options)
-    ahead = Stream(reader, depth, fmt=fmt)
+    ahead = Stream(reader, depth, fmt=fmt, most=most)
     yield ahead
     reader.go.set()
     ahead.close()
@@ -75,17 +82,25 @@ def require_batches(ahead, *indices):
         assert ahead.get(index) == expected(index)
 
 
+PIECES = pytest.mark.parametrize("most", [1, 64])
+"""The most samples of several batches that are read at once."""
+
+
+@PIECES
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_are_delivered_in_order(lanes, depth):
-    with prefetcher(depth, lanes=lanes) as ahead:
+def test_batches_are_delivered_in_order(lanes, depth, most):
+    with prefetcher(depth, lanes=lanes, most=most) as ahead:
         require_batches(ahead, *range(50))
     assert ahead.reader.most_at_once <= lanes
 
 
-def test_batches_can_be_read_in_any_order():
-    with prefetcher() as ahead:
+@PIECES
+def test_batches_can_be_read_in_any_order(most):
+    """Also those in the middle of a piece, and those before it."""
+    with prefetcher(most=most) as ahead:
         require_batches(ahead, 0, 1, 7, 8, 3, 3, 1_000_000, 0, 2, 1, 0)
+        require_batches(ahead, *range(40), 43, 44, 44, 39, 40, 60, *range(2))
 
 
 def test_a_sequential_caller_has_every_batch_read_once():
@@ -98,21 +113,22 @@ def test_a_sequential_caller_has_every_batch_read_once():
     assert min(known.values()) == 2  # twenty batches are all samples twice
 
 
+@PIECES
 @pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_that_are_left_out_are_never_read(depth):
+def test_batches_that_are_left_out_are_never_read(depth, most):
     """Of each ten batches the last three, as at the end of an epoch."""
 
     def successor(index):
         return index + 4 if index % 10 == 6 else index + 1
 
     wanted = [index for index in range(40) if index % 10 < 7]
-    with prefetcher(depth) as ahead:
+    with prefetcher(depth, most=most) as ahead:
         for index in wanted:
             assert ahead.get(index, successor=successor) == expected(index)
-    read = ahead.reader.read_batches
+    read = [batch[at] for batch in ahead.reader.read_batches for at in range(0, len(batch), BATCH)]
     # Those of a multiple of ten batches repeat the same samples.
-    assert {batch[0] // BATCH for batch in read} == {index % 10 for index in wanted}
-    assert len(read) <= len(wanted) + depth + 1
+    assert {first // BATCH for first in read} == {index % 10 for index in wanted}
+    assert len(read) <= len(wanted) + (max(depth, 2) + 1) * max(most // BATCH, 1)
 
 
 def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
@@ -137,20 +153,119 @@ def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(
         wait_until(lambda: len(ahead.reader.under_way) == lanes)
 
 
-def test_an_error_is_raised_with_its_batch_and_not_before():
-    with prefetcher(5, broken={2 * BATCH + 1}) as ahead:
-        require_batches(ahead, 0, 1)
+@PIECES
+@pytest.mark.parametrize("bad", [2, 8])
+def test_an_error_is_raised_with_its_batch_and_not_before(bad, most):
+    with prefetcher(5, broken={bad * BATCH + 1}, most=most) as ahead:
+        require_batches(ahead, *range(bad))
         for _ in range(3):
             with pytest.raises(FileNotFoundError) as caught:
-                ahead.get(2)
-            assert caught.value.filename == f"path/{2 * BATCH + 1}"
-        require_batches(ahead, 3)
+                ahead.get(bad)
+            assert caught.value.filename == f"path/{bad * BATCH + 1}"
+        require_batches(ahead, bad + 1)
         ahead.reader.broken = set()
-        require_batches(ahead, 2)
+        require_batches(ahead, bad)
 
 
-def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused():
-    with prefetcher(growths={2: 1, 5: 2}) as ahead:
+@pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
+def test_a_bad_sample_of_a_piece_is_replaced_in_its_batch_and_in_no_other():
+    reader = Recorder(from_files(["x"]))
+    reader.broken = {bad := 8 * BATCH + 1}
+    ahead = Stream(reader, on_error=OnError(replace=True))
+    with contextlib.closing(ahead):
+        for index in range(10):
+            batch = ahead.ahead.get(index)
+            wrong = [slot for slot in range(BATCH) if batch.samples[slot] != index * BATCH + slot]
+            assert wrong == ([1] if index == 8 else [])
+            assert [*map(bytes, batch.outputs[0])] == [*map(content, batch.samples.tolist())]
+        assert [found[0] for found in ahead.ahead.loading.substitute.found] == [bad]
+    assert any(len(batch) > BATCH and bad in batch for batch in reader.read_batches)
+
+
+def test_an_error_of_the_order_is_that_of_its_batch():
+    class Failing(Order):
+        def batch(self, index):
+            if index == 7:
+                raise ArithmeticError(index)
+            return super().batch(index)
+
+    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
+    order = Failing(SAMPLES, BATCH, OrderOptions())
+    ahead = reading_ahead(catalog, Recorder(catalog), order, 1)
+    with contextlib.closing(ahead):
+        for index in range(12):
+            if index == 7:
+                with pytest.raises(ArithmeticError):
+                    ahead.get(index)
+            else:
+                assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
+
+
+def taken_in_a_row(ahead, count):
+    """How many batches each read had, when these were got one after another."""
+    for index in range(count):
+        ahead.get(index)
+        ahead.finish()
+    return [len(batch) // BATCH for batch in ahead.reader.read_batches]
+
+
+@pytest.mark.parametrize(("most", "pieces"), [(3, {1}), (9, {1, 2}), (12, {1, 2, 3})])
+def test_pieces_grow_to_their_limit_while_batches_are_got_in_a_row(most, pieces):
+    with prefetcher(most=most) as ahead:
+        read = taken_in_a_row(ahead, 30)
+        assert ({*read}, sorted(read[:3])) == (pieces, [1, 1, 1])
+        ahead.reader.read_batches.clear()
+        ahead.get(1000)
+        ahead.finish()
+        assert {len(batch) for batch in ahead.reader.read_batches} == {BATCH}
+
+
+def test_pieces_are_as_long_as_the_mean_size_of_batches_allows(monkeypatch):
+    nbytes = sum(len(sample) for index in range(10) for sample in expected(index)) / 10
+    monkeypatch.setattr(prefetch, "_NBYTES", round(4 * nbytes))
+    with prefetcher(most=1000) as ahead:
+        assert {*taken_in_a_row(ahead, 100)[-10:]} <= {3, 4, 5, 6}  # the mean of the last 16
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_piece_whose_batches_are_left_is_closed_with_its_buffer(held):
+    with without_collector():
+        with prefetcher(most=64) as ahead:
+            taken_in_a_row(ahead, 12)
+            kept = ahead.ahead.get(12).outputs[0] if held else None
+            del kept
+        assert [it() for it in ahead.reader.allocated if it() is not None] == []
+
+
+def test_after_close_no_batch_of_a_failed_piece_is_tried():
+    with prefetcher(lanes=1, most=64) as ahead:
+        taken_in_a_row(ahead, 9)
+        ahead.reader.go.clear()
+        ahead.reader.cancel = ahead.reader.go.set
+        ahead.reader.broken, before = {*range(SAMPLES)}, len(ahead.reader.read_batches)
+        index = 9
+        while all(piece.outcomes is not None for piece in ahead.ahead._ahead.values()):
+            ahead.get(index)
+            index += 1
+        wait_until(lambda: ahead.reader.under_way)
+        ahead.close()
+        assert len(ahead.reader.read_batches[before:]) == 1
+
+
+def test_batches_whose_order_changes_are_read_again_and_others_are_not():
+    with prefetcher(3, most=64) as ahead:
+        taken_in_a_row(ahead, 8)
+        begun = next(index for index in ahead.ahead._ahead if index > 9)
+        ahead.ahead.change_order(Order(SAMPLES, BATCH, OrderOptions()), lambda it: it <= begun)
+        before = len(ahead.reader.read_batches)
+        require_batches(ahead, *range(8, begun + 1))
+        assert all(batch[0] // BATCH != begun for batch in ahead.reader.read_batches[before:][:1])
+        require_batches(ahead, *range(begun + 1, 40))
+
+
+@PIECES
+def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused(most):
+    with prefetcher(growths={2: 1, 5: 2}, most=most) as ahead:
         require_batches(ahead, 0)
         with pytest.raises(SampleChangedError) as caught:
             ahead.get(1)
@@ -168,8 +283,9 @@ def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth):
     assert len(ahead.reader.allocated) <= max(depth, 2) + 1 + 2
 
 
-def test_a_batch_that_is_held_is_never_overwritten():
-    with prefetcher(2) as ahead:
+@PIECES
+def test_a_batch_that_is_held_is_never_overwritten(most):
+    with prefetcher(2, most=most) as ahead:
         held = {index: ahead.ahead.get(index).outputs[0] for index in range(60)}
         for index, contents in held.items():
             assert [content.tobytes() for content in contents] == expected(index)
@@ -179,7 +295,7 @@ def test_a_batch_that_is_held_is_never_overwritten():
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_that_are_held_at_random_are_never_overwritten(seed):
     random, held = Random(seed), {}
-    with prefetcher(3) as ahead:
+    with prefetcher(3, most=64) as ahead:
         for index in range(10_000):
             held[index] = ahead.ahead.get(index).outputs[0]
             for one in random.sample(sorted(held), min(len(held), random.randrange(3))):
@@ -277,11 +393,12 @@ def look(first):
     return first
 
 
+@PIECES
 @pytest.mark.parametrize(("broken", "fmt"), [({1}, None), (set(), Picky())], ids=["read", "decode"])
-def test_batches_that_fail_keep_no_buffers(broken, fmt):
+def test_batches_that_fail_keep_no_buffers(broken, fmt, most):
     """Not even while their errors are kept, which refer to those that caused them."""
     errors = []
-    with without_collector(), prefetcher(broken=broken, fmt=fmt) as ahead:
+    with without_collector(), prefetcher(broken=broken, fmt=fmt, most=most) as ahead:
         for _ in range(50):
             with pytest.raises((FileNotFoundError, RecordError)) as caught:
                 ahead.get(0)
@@ -372,9 +489,10 @@ def test_ctrl_c_while_closing_closes_nothing_under_a_running_read():
 def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
     ends = KeyboardInterrupt, RuntimeError  # Thread.start() may turn one into the other
     for point in range(80):
-        with prefetcher(lanes=lanes) as ahead:
+        with prefetcher(lanes=lanes, most=64) as ahead:
             if start:
-                ahead.get(0)
+                for index in range(start):
+                    ahead.get(index)
             with contextlib.suppress(*ends), interrupted(Prefetcher.get, point):
                 ahead.get(start)
             seen = []
