@@ -60,15 +60,20 @@ def is_local(directory: bytes) -> bool:
     return libc.statfs(directory, status) == 0 and status[0] in _LOCAL
 
 
-def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
+def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> bool:
     """Open `paths[i]` as `fds[i]` where -1, if this cannot block; return whether all are open.
 
-    Opens no file before Linux 5.12, or in a sandbox that forbids openat2(2).
+    `flags` of open(2): int64[n], one for each path, or one for all. Opens no file before Linux
+    5.12, or in a sandbox that forbids openat2(2).
     """
-    how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
+    hows = np.zeros((len(paths), 3), np.uint64)  # struct open_how: flags, mode, resolve
+    hows[:, 0], hows[:, 2] = flags, _RESOLVE_CACHED
+    hows[:, 0] |= np.uint64(os.O_CLOEXEC)
+    how = range(hows.ctypes.data, hows.ctypes.data + hows.nbytes, hows.strides[0])
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), (paths[index] for index in missing))
-    opened = map(libc.openat2_with_gil, *arguments, repeat(how.ctypes.data), repeat(how.nbytes))
+    each = (how[index] for index in missing)
+    opened = map(libc.openat2_with_gil, *arguments, each, repeat(hows.strides[0]))
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
     return min(fds, default=0) >= 0
@@ -77,14 +82,14 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
 def open_missing(
     fds: list[int],
     paths: Sequence[bytes],
-    flags: int,
+    flags: IntArray | int,
     *,
     wait: bool = True,
     close_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Open `paths[i]` as `fds[i]` where -1; may block, and so yields the turn.
 
-    At the limit of open files, `fds` is cut to the first files, which are open. If not even one
+    `flags` as of `open_cached()`. At the limit of open files, `fds` is cut to the first files, which are open. If not even one
     can be opened, `close_others()` closes files that can be reopened, and the call waits some
     seconds for other threads to close files; without `wait`, `fds` is then empty.
 
@@ -96,7 +101,7 @@ def open_missing(
         try:
             for index in open_each(fds, paths, flags):
                 if fds[index] < 0:  # again, for the errno
-                    fds[index] = _open(paths[index], flags)
+                    fds[index] = _open(paths[index], int(np.broadcast_to(flags, len(paths))[index]))
             return
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -113,15 +118,17 @@ def open_missing(
         fds += [-1] * len(paths)
 
 
-def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
+def open_each(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> list[int]:
     """Open `paths[i]` as `fds[i]` where -1, which stays after a failure.
 
-    May block, and so yields the turn. Returns the indices that were -1.
+    `flags` as of `open_cached()`. May block, and so yields the turn. Returns the indices that were
+    -1.
     """
     yield_turn()
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     wanted = (paths[index] for index in missing)
-    opened = map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC))
+    how = np.broadcast_to(np.bitwise_or(flags, os.O_CLOEXEC), len(paths))[missing].tolist()
+    opened = map(libc.open_, wanted, how)
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
     return missing

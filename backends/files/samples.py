@@ -52,6 +52,10 @@ class SampleFiles:
         if direct and catalog.file_count:
             self._require_direct()
 
+    def flags_of(self, samples: IntArray) -> IntArray:
+        """Return the flags of open(2) for each of `samples`, whole files: int64[n]."""
+        return np.full(samples.size, self.flags)
+
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         """As `Reader.sizes()`."""
         # Left by a batch without a read. They are reopened, because one may have been replaced.
@@ -87,8 +91,9 @@ class SampleFiles:
         paths = self._catalog.paths(samples)
         # Each is popped, because another lane may close it at the same time.
         fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
-        if not (self.local and open_cached(fds, paths, self.flags)):
-            open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
+        flags = self.flags_of(samples)
+        if not (self.local and open_cached(fds, paths, flags)):
+            open_missing(fds, paths, flags, wait=wait, close_others=close_all_kept)
         return paths
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
