@@ -36,8 +36,9 @@ STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compar
     }
 )
 
-# f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, tmpfs
-_LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2FC12FC1, 0x01021994))
+# f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs
+_CACHED = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E))
+_LOCAL = _CACHED | {0x2FC12FC1, 0x01021994}  # ZFS, which has a cache of its own, and tmpfs
 
 
 @contextmanager
@@ -56,8 +57,19 @@ def open_files() -> Iterator[list[int]]:
 
 def is_local(directory: bytes) -> bool:
     """Test if a directory is on a file system that blocks only on local disks."""
-    status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
-    return libc.statfs(directory, status) == 0 and status[0] in _LOCAL
+    return _statfs(directory)[0] in _LOCAL
+
+
+def used_bytes(directory: bytes) -> int | None:
+    """The bytes used on the file system of a directory; None unless the page cache is its cache."""
+    kind, block, blocks, free = _statfs(directory)
+    return block * (blocks - free) if kind in _CACHED else None
+
+
+def _statfs(directory: bytes) -> list[int]:
+    """The fields f_type, f_bsize, f_blocks and f_bfree of struct statfs; 0 if it fails."""
+    status = (ctypes.c_long * 64)()
+    return status[:4] if libc.statfs(directory, status) == 0 else [0] * 4
 
 
 def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> bool:
@@ -89,9 +101,10 @@ def open_missing(
 ) -> None:
     """Open `paths[i]` as `fds[i]` where -1; may block, and so yields the turn.
 
-    `flags` as of `open_cached()`. At the limit of open files, `fds` is cut to the first files, which are open. If not even one
-    can be opened, `close_others()` closes files that can be reopened, and the call waits some
-    seconds for other threads to close files; without `wait`, `fds` is then empty.
+    `flags` as of `open_cached()`. At the limit of open files, `fds` is cut to the first files,
+    which are open. If not even one can be opened, `close_others()` closes files that can be
+    reopened, and the call waits some seconds for other threads to close files; without `wait`,
+    `fds` is then empty.
 
     Raises:
         OSError: a file cannot be opened; names the path of the first. The others stay in `fds`.

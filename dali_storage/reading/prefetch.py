@@ -47,27 +47,27 @@ class Prefetcher:
         order: Batches,
         depth: int,
         *,
-        dali_threads: int = 0,
         gate: Gate | None = None,
         observer: Observer | None = None,
         name: str = "Reader",
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` batches ahead, or one per lane.
 
-        `dali_threads` is the number of the pipeline's threads, which need processors too. `gate` is
-        for cooperative readers without `copying_lanes`. The threads have the `name`, numbered.
+        `gate` is for cooperative readers without `copying_lanes`. The threads have the `name`,
+        numbered.
         """
         reader = loading.reader
         self.loading = loading
         self._order = order
-        self._depth = max(depth, reader.lanes)
+        self._least, self._depth = depth, max(depth, reader.lanes)
+        self._largest = 0  # bytes of a batch so far
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Job] = {}
         self.observer = observer or Observer()
         self.observer.begin(reader, self._depth, loading.substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
-            turns=copying_lanes(reader, dali_threads),
+            turns=copying_lanes(reader),
             begin=self._begin,
             work=self._work,
             gate=gate if reader.cooperative and not reader.copying_lanes else None,
@@ -88,6 +88,7 @@ class Prefetcher:
         try:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
+            self._largest = max(self._largest, batch.nbytes)
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         return batch
@@ -158,7 +159,7 @@ class Prefetcher:
     def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
         """Submit a batch and its successors; return how many of them were read already."""
         wanted, last = {index: None}, index  # in order
-        for _ in range(self._depth):
+        for _ in range(self._room()):
             last = successor(last)
             wanted[last] = None
         for passed in self._ahead.keys() - wanted:
@@ -172,6 +173,13 @@ class Prefetcher:
             # Noted after `submit()`, which may raise: nobody would ever finish this job.
             self._ahead[new] = job
         return ready
+
+    def _room(self) -> int:
+        """Return how many batches to read ahead: fewer if so many may not fit into the memory."""
+        if (most := self.loading.reader.read_ahead_bytes) is None:
+            return self._depth
+        # At first, while no size is known, few.
+        return min(max(self._least, most // self._largest if self._largest else 3), self._depth)
 
     def _begin(self, job: _Job) -> None:
         """Look up the samples of a batch. The order is cheap to compute in sequence only."""

@@ -392,23 +392,23 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
 
 
 @pytest.mark.parametrize(
-    ("cooperative", "turns", "dali_threads", "at_once"),
+    ("cooperative", "turns", "processors", "at_once"),
     [
-        *((False, None, 0, 3), (False, 1, 9, 3)),
-        *((True, 1, 0, 1), (True, 2, 0, 2), (True, 9, 0, 3)),
-        *((True, None, 0, 3), (True, None, 2, 2), (True, None, 3, 1), (True, None, 64, 1)),
+        *((False, None, 2, 3), (False, 1, 9, 3)),
+        *((True, 1, 2, 1), (True, 2, 2, 2), (True, 9, 2, 3)),
+        *((True, None, 3, 1), (True, None, 4, 2), (True, None, 7, 2), (True, None, 8, 3)),
     ],
 )
-def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
-    cooperative, turns, dali_threads, at_once, monkeypatch
+def test_lanes_of_a_cooperative_reader_that_copy_at_once_follow_from_the_processors(
+    cooperative, turns, processors, at_once, monkeypatch
 ):
-    monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: 4)
+    monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: processors)
     reader = Recorder(from_files(["x"]), lanes=3)
     reader.cooperative, reader.copying_lanes = cooperative, turns
-    assert copying_lanes(reader, dali_threads) == at_once
+    assert copying_lanes(reader) == at_once
     seen = set[int]()
     reader.before = lambda batch: seen.add(threading.get_ident())
-    ahead = Stream(reader, 5, dali_threads=dali_threads)
+    ahead = Stream(reader, 5)
     require_batches(ahead, *range(20))
     ahead.close()
     assert reader.most_at_once <= at_once

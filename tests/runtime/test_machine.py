@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.runtime import processors
-from dali_storage.runtime.processors import quota
+from dali_storage.runtime import machine
+from dali_storage.runtime.machine import quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -81,8 +81,8 @@ def test_garbage_sets_no_quota(tmp_path, text):
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])
 def test_the_smaller_of_affinity_and_quota_counts(monkeypatch, limit, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
-    monkeypatch.setattr(processors, "quota", lambda: limit)
-    assert processors.processors() == expected
+    monkeypatch.setattr(machine, "quota", lambda: limit)
+    assert machine.processors() == expected
 
 
 @pytest.fixture
@@ -112,10 +112,10 @@ def limited():
 
 def test_the_quota_of_a_real_control_group_counts(limited):
     script = (
-        "import os, runpy, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
-        "print(runpy.run_path(sys.argv[2])['processors']())"
+        "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
+        "from dali_storage.runtime.machine import processors; print(processors())"
     )
-    command = [sys.executable, "-c", script, limited / "cgroup.procs", processors.__file__]
+    command = [sys.executable, "-c", script, limited / "cgroup.procs"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
