@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..runtime.machine import KEPT, cache_memory, processors, quota
+from ..runtime import machine
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dali = examine_dali()
     if as_json:
         parts = {"backends": backends, "devices": devices, "dali": dali}
-        machine = {"processors": _processors(), "memory": _memory()}
-        print(json.dumps(parts | machine, indent=2))
+        limits = {"processors": _processors(), "memory": _memory()}
+        print(json.dumps(parts | limits, indent=2))
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
@@ -123,19 +123,20 @@ _UNKNOWN_MEMORY = "memory: unknown; python-file reads data sets of any size thro
 
 def _processors() -> dict[str, int | None]:
     """Return the number of processors this process may use, and the limits behind the number."""
+    quota = machine.quota()
     return {
         "affinity": len(os.sched_getaffinity(0)),
-        "quota": None if math.isinf(quota()) else int(quota()),
-        "used": processors(),
+        "quota": None if math.isinf(quota) else int(quota),
+        "used": machine.processors(),
     }
 
 
 def _memory() -> dict[str, int | None]:
     """Return the memory for the page cache, and the largest data set read through it, in bytes."""
-    memory = cache_memory()
+    memory = machine.cache_memory()
     return {
         "page_cache": memory,
-        "data_set": None if memory is None else int(KEPT * memory),
+        "data_set": None if memory is None else int(machine.KEPT * memory),
     }
 
 

@@ -125,6 +125,20 @@ def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
     assert sorted(firsts) == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("room", "first", "later"), [(0, 3, 2), (5, 3, 5), (99, 3, 8), (None, 8, 8)]
+)
+def test_batches_read_ahead_fit_into_the_room_and_are_few_while_their_size_is_unknown(
+    room, first, later
+):
+    size = len(b"".join(expected(0)))
+    with prefetcher(2, lanes=8, read_ahead_bytes=None if room is None else room * size) as ahead:
+        for index, most in ((0, first), (1, later)):
+            ahead.get(index)
+            ahead.finish()
+            assert len(ahead.reader.read_batches) == max(1 + first, 1 + index + most)
+
+
 @pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])
 def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(lanes, depth, read):
     with prefetcher(depth, lanes=lanes) as ahead:
