@@ -31,8 +31,8 @@ _IDENTITY = np.array([4, 5, 14, 15])  # inode, size, mtime in s and ns: words in
 class Containers:
     """The open containers of a reader, shared by its lanes; recently used ones stay open.
 
-    A container may be open twice. A *handle* is its number for the descriptor with the flags of the
-    files, or ~number for one that reads through the page cache.
+    A *handle* is the number of a container, opened with the flags of the files; or ~number, opened
+    to read through the page cache. A container may be open both ways.
 
     The state of a container (inode, size and time of modification, 32 bytes) is taken from
     `Catalog.states`, or else at the first opening. The state is compared at every opening and,
@@ -111,7 +111,7 @@ class Containers:
 
         Raises as `statuses()` and `Catalog.altered()`.
         """
-        once = {_file(handle): handle for handle in handles}
+        once = {max(handle, ~handle): handle for handle in handles}
         files = list(once)
         differs = _identities(self.statuses([*once.values()])) != self._known[files]
         if not differs.any():
@@ -135,7 +135,7 @@ class Containers:
 
     def _open_missing(self, handles: list[int], lane: int) -> bool:
         """Open the first of `handles`, at least one; return whether all are open."""
-        files = [_file(handle) for handle in handles]
+        files = [max(handle, ~handle) for handle in handles]
         paths, flags = (
             self._catalog.file_paths(np.array(files)),
             np.full(len(files), self._files.flags),
@@ -183,10 +183,6 @@ class Containers:
         close_all(map(self._open.pop, closed))
         for handle in closed:
             self._paths.pop(handle, None)
-
-
-def _file(handle: int) -> int:
-    return max(handle, ~handle)
 
 
 def changed_error(path: bytes, where: str = "") -> ContainerChangedError:

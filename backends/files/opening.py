@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 
@@ -55,21 +55,16 @@ def open_files() -> Iterator[list[int]]:
         deque(closing, maxlen=0)
 
 
-def is_local(directory: bytes) -> bool:
+def is_local(directory: bytes, kinds: Container[int] = _LOCAL) -> bool:
     """Test if a directory is on a file system that blocks only on local disks."""
-    return _statfs(directory)[0] in _LOCAL
+    status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
+    return libc.statfs(directory, status) == 0 and status[0] in kinds
 
 
 def used_bytes(directory: bytes) -> int | None:
     """The bytes used on the file system of a directory; None unless the page cache is its cache."""
-    kind, block, blocks, free = _statfs(directory)
-    return block * (blocks - free) if kind in _CACHED else None
-
-
-def _statfs(directory: bytes) -> list[int]:
-    """The fields f_type, f_bsize, f_blocks and f_bfree of struct statfs; 0 if it fails."""
-    status = (ctypes.c_long * 64)()
-    return status[:4] if libc.statfs(directory, status) == 0 else [0] * 4
+    status = os.statvfs(directory) if is_local(directory, _CACHED) else None
+    return status and status.f_frsize * (status.f_blocks - status.f_bfree)
 
 
 def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> bool:
@@ -78,9 +73,9 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -
     `flags` of open(2): int64[n], one for each path, or one for all. Opens no file before Linux
     5.12, or in a sandbox that forbids openat2(2).
     """
-    hows = np.zeros((len(paths), 3), np.uint64)  # struct open_how: flags, mode, resolve
-    hows[:, 0], hows[:, 2] = flags, _RESOLVE_CACHED
-    hows[:, 0] |= np.uint64(os.O_CLOEXEC)
+    # struct open_how: flags, mode, resolve
+    hows = np.full((len(paths), 3), (0, 0, _RESOLVE_CACHED), np.uint64)
+    hows[:, 0] = np.bitwise_or(flags, os.O_CLOEXEC)
     how = range(hows.ctypes.data, hows.ctypes.data + hows.nbytes, hows.strides[0])
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), (paths[index] for index in missing))

@@ -18,24 +18,16 @@ from ...contract.errors import SampleSizeChanged, os_error
 from ...contract.options import Choice
 from ...contract.reader import Batch
 from ...runtime.machine import cache_memory, cached_share
-from .opening import (
-    close_all,
-    is_local,
-    open_cached,
-    open_files,
-    open_missing,
-    regular_sizes,
-    used_bytes,
-)
+from . import opening
+from .opening import close_all, is_local, open_cached, open_files, open_missing
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 
 _CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to addresses that are multiples of 64
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
-_STATS, _STATS_S = 1000, 0.25  # the most files sized to estimate the rest, and about the longest
-_REGION = 20  # a power of two: the bytes of a container that are all cached, or all not
-# Odd, near 2**64 divided by the plastic number and its square: of any files or regions in a row,
-# nearly the same share is cached.
+_STATS, _STATS_S = 1000, 0.25  # the most files sized to estimate the rest, and about how long
+_REGION = 20  # log2 of the bytes of a container that are all cached, or all not
+# 2**64 by the plastic number and its square: of any files or regions in a row, as much is cached.
 _STEPS = np.uint64(0xC13FA9A902A6328F), np.uint64(0x91E10DA5C79E7B1D)
 
 
@@ -44,13 +36,12 @@ class SampleFiles:
 
     Files opened by `sizes()` stay open until the next read in the same lane.
 
-    Of a data set larger than memory, a fixed share is read through the page cache, the same in all
-    processes, and the rest with O_DIRECT: so the kernel never evicts what is needed next. Samples
-    are chosen by their number, and parts of containers by their place.
+    Of a data set larger than memory, a fixed share is read through the page cache, chosen by number
+    and place alone, so that all processes cache the same; the rest is read with O_DIRECT.
 
     Attributes:
         flags: for open(2) of what is not read through the page cache.
-        share: the share that is read through the page cache, from 0 to 1, and why.
+        share: of the data, from 0 to 1, read through the page cache; and why.
         alignment: bytes; addresses of samples should be multiples of this.
         unit: bytes; offsets and lengths of reads must be multiples of this.
         local: whether the file system of the first file `is_local()`.
@@ -67,10 +58,8 @@ class SampleFiles:
         self._catalog = catalog
         directory = os.path.dirname(catalog.file_path(0)) or b"." if catalog.file_count else b""
         self.local = is_local(directory)
-        if direct is None:
-            self.share = self._choose_share(directory)
-        else:
-            self.share = Choice(0.0 if direct else 1.0, "given")
+        given = Choice(0.0 if direct else 1.0, "given")
+        self.share = self._choose_share(directory) if direct is None else given
         if direct and (refusal := self._refusal()):
             raise refusal
         around = self.share.value < 1
@@ -136,7 +125,7 @@ class SampleFiles:
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
         """The current sizes of open files, as `opening.regular_sizes()`."""
-        return regular_sizes(fds, paths, self.local)
+        return opening.regular_sizes(fds, paths, self.local)
 
     def name(self, sample: int) -> str:
         """Return the name of a sample for the statistics."""
@@ -156,11 +145,12 @@ class SampleFiles:
             self._close_kept(lane)
 
     def _choose_share(self, directory: bytes) -> Choice[float]:
-        if (used := used_bytes(directory)) is None:
+        if (used := opening.used_bytes(directory)) is None:
             return Choice(1.0, "tmpfs, or not on a known local disk")
-        memory = cache_memory()
-        share = cached_share(used, memory)
-        if share.value < 1:  # the file system is larger than the memory, perhaps the data set, too
+        share = cached_share(used, memory := cache_memory())
+        if (
+            share.value < 1
+        ):  # the disk's files are larger than the memory, perhaps the data set, too
             share = cached_share(min(self._total(), used), memory)
         if share.value < 1 and self._refusal():
             return Choice(1.0, "its file system does not support O_DIRECT")

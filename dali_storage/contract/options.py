@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Annotated, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -59,8 +59,7 @@ class Option:
             raise TypeError(what) if kind is bool else ValueError(what)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice(Generic[_T]):
+class Choice(NamedTuple, Generic[_T]):
     """The value of an option that was not given, as a rule chose it, and the reason."""
 
     value: _T

@@ -1,28 +1,24 @@
 """The processors and the memory that this process may use, and the defaults that follow from them.
 
-The limits of a container are those of its control groups, version 1 or 2, and of all groups above.
-Each rule for a default stands here once, as a function of figures.
+The limits of a container are those of its control groups and of all above, of version 1 or 2. Each
+rule is a function of figures.
 """
 
 import functools
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from ..contract.options import Choice
 
-KEPT = 0.6
-"""The part of the memory for the page cache that a data set may fill; the rest is for others."""
+KEPT = 0.6  # of the memory for the page cache may be filled by a data set
 
 _QUOTAS = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of cgroups 2 and 1
-_LIMITS = (  # of memory, and what is used of it
-    ("memory.max", "memory.current"),
-    ("memory.high", "memory.current"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
-_CACHED = {"inactive_file", "active_file"}, {"total_inactive_file", "total_active_file"}
+_LIMITS = ("max", "current"), ("high", "current"), ("limit_in_bytes", "usage_in_bytes")  # of memory
+_CACHED = ("inactive_file", "active_file"), ("total_inactive_file", "total_active_file")
 
 
 def processors() -> int:
@@ -55,14 +51,14 @@ def cache_memory(root: Path = Path("/")) -> int | None:
     files of cgroups set no limit. `root` as of `quota()`.
     """
     try:
-        free = [1024 * _table(root / "proc/meminfo")["MemAvailable:"]]
+        free = [1024 * _table(root / "proc/meminfo")["MemAvailable"]]
     except (OSError, ValueError, KeyError):
         return None
     with suppress(OSError, ValueError, IndexError):
         for group in _groups(root, "memory"):
             for files in _LIMITS:
                 with suppress(OSError, ValueError):  # "max" is no number
-                    limit, used = (int((group / file).read_text()) for file in files)
+                    limit, used = (int((group / f"memory.{it}").read_text()) for it in files)
                     stat = _table(group / "memory.stat")
                     # Cached files leave when others need the memory. Version 1 has sums, too.
                     cached = max(sum(stat.get(name, 0) for name in names) for names in _CACHED)
@@ -72,8 +68,7 @@ def cache_memory(root: Path = Path("/")) -> int | None:
 
 def copying_lanes(count: int) -> Choice[int]:
     """The lanes that may copy whole files at once on `count` processors."""
-    # Measured with 2 and 16, whatever the number of DALI's threads: more lanes compete for the
-    # interpreter lock, and on 2 processors with DALI.
+    # Measured on 2 and 16: more compete for the interpreter lock, whatever DALI's threads do.
     return Choice(1 if count < 4 else 2 if count < 8 else 3, f"{count} processors")
 
 
@@ -87,15 +82,14 @@ def lanes(local: bool, memory: int | None) -> Choice[int]:
 
 
 def cached_share(nbytes: int, memory: int | None) -> Choice[float]:
-    """The share of a data set to read through the page cache; the rest is read around it.
+    """The share of `nbytes` on a local disk to read through the page cache, the rest around it.
 
-    `nbytes` of files, a local disk, and the memory as of `cache_memory()`. An LRU cache would hold
-    what was read last, which is read last again; so only a fixed share is cached.
+    Only a fixed share, because the kernel evicts what a shuffled epoch needs next.
     """
     if memory is None:
         return Choice(1.0, "the memory that may hold the data set is unknown")
     if nbytes <= (most := int(KEPT * memory)):
-        return Choice(1.0, f"the memory that may hold the data set is enough, {_gb(most)}")
+        return Choice(1.0, f"the data set fits in the memory that may hold it, {_gb(most)}")
     share, what = most / nbytes, f"the data set, {_gb(nbytes)}, is larger than the memory that may"
     return Choice(share, f"{what} hold it, {_gb(most)}; {share:.0%} of it is cached")
 
@@ -105,9 +99,8 @@ def _gb(nbytes: int) -> str:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Read lines of a name, a number and perhaps a unit."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
+    """Read lines of a name and a number."""
+    return {name: int(number) for name, number in re.findall(r"(\w+):? +(\d+)", path.read_text())}
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:

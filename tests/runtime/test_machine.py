@@ -147,10 +147,10 @@ def test_without_memavailable_the_memory_is_unknown(tmp_path, text):
             0.408,
             "150 GB, is larger than the memory that may hold it, 61 GB",
         ),
-        (60, 100, 1.0, "enough"),
+        (60, 100, 1.0, "fits"),
         (61, 100, 60 / 61, "98% of it is cached"),
         (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
-        (0, 0, 1.0, "enough"),
+        (0, 0, 1.0, "fits"),
         (10**15, None, 1.0, "unknown"),
     ],
 )

@@ -34,7 +34,7 @@ def disk(monkeypatch):
     """Sets the bytes that are used on a local disk, and the memory for the page cache."""
 
     def set_to(used, memory):
-        monkeypatch.setattr(samples, "used_bytes", lambda directory: used)
+        monkeypatch.setattr(opening, "used_bytes", lambda directory: used)
         monkeypatch.setattr(samples, "cache_memory", lambda: memory)
 
     return set_to
@@ -101,9 +101,9 @@ def test_batches_of_cached_and_uncached_samples_equal_those_of_dali(tmp_path, mo
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.usefixtures("half")
 def test_the_share_stays_in_the_page_cache_and_the_rest_does_not_come_there(tmp_path, whole):
-    catalog = files_of(tmp_path, [8192] * 64)
+    catalog = files_of(tmp_path, [70_000] * 64)
     if not whole:
-        starts = np.tile(np.array([0, 4096]), 64)
+        starts = np.tile(np.array([0, 1 << 16]), 64)
         ranges = Ranges.of_columns(np.arange(128) // 2, starts, np.full(128, 4096))
         catalog = replace(catalog, ranges=ranges)
     paths = [tmp_path / f"{number:04}" for number in range(64)]
