@@ -148,16 +148,14 @@ class SampleFiles:
         if (used := opening.used_bytes(directory)) is None:
             return Choice(1.0, "tmpfs, or not on a known local disk")
         share = cached_share(used, memory := cache_memory())
-        if (
-            share.value < 1
-        ):  # the disk's files are larger than the memory, perhaps the data set, too
+        if share.value < 1:  # the disk has more bytes, so the data set may have
             share = cached_share(min(self._total(), used), memory)
         if share.value < 1 and self._refusal():
             return Choice(1.0, "its file system does not support O_DIRECT")
         return share
 
     def _total(self) -> int:
-        """The bytes of all samples; of very many files, estimated by the same thousand."""
+        """The bytes of all samples; of many files, estimated from the same thousand."""
         if (ranges := self._catalog.ranges) is not None:
             return int(ranges.sizes.sum(dtype=np.int64))
         count, pages = self._catalog.file_count, list[int]()
