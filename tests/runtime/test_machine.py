@@ -113,7 +113,7 @@ def v2_memory(group="", stat=STAT, **files):
             557,
         ),
         ("0::/b", v2_memory("/a", max=900, current=400), 1_024_000),
-        ("0::/a", v2_memory("/a", "no table", max=900, current=400), 1_024_000),
+        ("0::/a", v2_memory("/a", "no table", max=900, current=400), 500),
         ("0::/a", v2_memory("/a", max="x y", current="-"), 1_024_000),
         ("4:memory:/", v1_memory(900, 400), 557),
         ("4:memory:/", v1_memory(9223372036854771712, 400), 1_024_000),
