@@ -55,10 +55,10 @@ def open_files() -> Iterator[list[int]]:
         deque(closing, maxlen=0)
 
 
-def is_local(directory: bytes, kinds: Container[int] = _LOCAL) -> bool:
+def is_local(directory: bytes, kinds: Container[int] | None = None) -> bool:
     """Test if a directory is on a file system that blocks only on local disks."""
     status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
-    return libc.statfs(directory, status) == 0 and status[0] in kinds
+    return libc.statfs(directory, status) == 0 and status[0] in (kinds or _LOCAL)
 
 
 def used_bytes(directory: bytes) -> int | None:
