@@ -19,7 +19,7 @@ from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from ..contract.stages import enter
-from ..runtime.processors import processors
+from ..runtime.machine import processors
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
 from .objects.curl import libcurl

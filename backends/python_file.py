@@ -6,7 +6,7 @@ import stat
 import warnings
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
-from ..contract.options import Flag, Lanes, Option, check_options
+from ..contract.options import Choice, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from ..contract.stages import enter
 from ..contract.views import Views
-from ..runtime.processors import processors
+from ..runtime import machine
+from ..runtime.machine import processors
 from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
@@ -52,8 +53,8 @@ class PythonFileReader(Reader):
         self,
         catalog: Catalog,
         *,
-        direct: Flag = False,
-        lanes: Lanes = 3,
+        direct: Annotated[bool | None, Option((True, False))] = None,
+        lanes: Annotated[int | None, Option(range(1, 65))] = None,
         io: Annotated[_Io | None, Option((*get_args(engines.Io), "mmap"))] = None,
         copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
@@ -61,17 +62,19 @@ class PythonFileReader(Reader):
 
         Args:
             catalog: the samples.
-            direct: read around the page cache (O_DIRECT): for data sets larger than memory, or if
-                the memory is needed elsewhere. Needs less CPU per byte, but every epoch reads
-                from the disk.
-            lanes: batches read at once while blocked on the disk.
+            direct: read around the page cache (O_DIRECT): if the memory is needed elsewhere. Needs
+                less CPU per byte, but every epoch reads from the disk. None: where a data set on a
+                local disk is larger than 0.6 of the memory that the page cache may use, a share
+                that fits stays in the page cache, and the rest is read around it.
+            lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
+                on all others, as long as batches fill at most an eighth of the memory.
             io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
                 one file after the other in each lane: slower, above all with `direct`. None: "aio"
                 where it works, otherwise "preadv" with a RuntimeWarning. "mmap" maps containers;
                 one that is cut short may kill the process (docs/containers.md). Where mapping is
                 unsafe or useless, they are read, with a `NotMapped` warning.
-            copying_lanes: lanes that may copy out of the page cache at once. None, whole
-                files: processors minus `num_threads`, at least 1; ranges: all processors.
+            copying_lanes: lanes that may copy out of the page cache at once. None, whole files: 1
+                on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
 
         Raises:
             ValueError, TypeError: a wrong option; "mmap" with `direct`, for whole files, or for
@@ -84,18 +87,30 @@ class PythonFileReader(Reader):
             raise ValueError(f"{_NAME}: {what}; leave out one of them")
         engine = None if io == "mmap" else io
         self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE)
-        self.lanes = lanes
         self._whole = catalog.ranges is None
-        if copying_lanes is None and not self._whole:
+        chosen = dict[str, Choice[Any]]()
+        if copying_lanes is None and self._whole:
+            chosen["copying_lanes"] = machine.copying_lanes(processors())
+        elif copying_lanes is None:
             # These lanes seldom need the interpreter lock, and copy while DALI's threads wait for
             # them: 1.3 to 1.5 times as fast on two processors as one lane.
             copying_lanes = processors()
+            chosen["copying_lanes"] = Choice(copying_lanes, "all processors copy ranges")
         self.copying_lanes = copying_lanes
-        self._files = SampleFiles(catalog, direct=direct)
+        self._files = SampleFiles(catalog, direct=False if io == "mmap" else direct)
+        if direct is None and io != "mmap":
+            share = self._files.share
+            chosen["direct"] = Choice(share.value < 1, share.why)
+        if lanes is None:
+            memory = None if self._files.local else machine.cache_memory()
+            chosen["lanes"] = machine.lanes(self._files.local, memory)
+            lanes = chosen["lanes"].value
+            self.read_ahead_bytes = memory and memory // 8
+        self.lanes = lanes
+        self.choices = chosen
         self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
-        self._direct = direct
         # Shared by all lanes, because nobody looks at these bytes.
         self._overflow = self.allocate(self._files.unit)
         self._mapped: MappedFiles | None = None
@@ -149,7 +164,7 @@ class PythonFileReader(Reader):
         """See `ReadSpans`."""
         iovecs = make_iovecs((address_of(batch.buffer) + spans.offsets, spans.sizes))
         reads = Reads(self._read, fds, iovecs, spans.starts, spans.needed, self.unit)
-        reads.run(cached_first=not self._direct)
+        reads.run(cached_first=self._files.cached(spans.files, spans.starts))
         return reads.got, reads.errors
 
     def _read_files(self, batch: Batch, start: int, lane: int) -> IntArray:
@@ -170,7 +185,7 @@ class PythonFileReader(Reader):
             iovecs = make_iovecs((addresses, rooms), behind)
             sizes = batch.sizes[part]
             reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
-            reads.run(cached_first=not self._direct)
+            reads.run(cached_first=self._files.cached(samples[: len(fds)]))
             for failed in reads.errors.nonzero()[0][:1].tolist():
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
                 number = errno.EISDIR if is_directory else int(reads.errors[failed])

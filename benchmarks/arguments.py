@@ -79,7 +79,7 @@ _OPTIONS: _Rows = (
     ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
     ("--queues", _COUNT, "N", f"queues of {_BY_COMMANDS}", "the backend's"),
     ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
-    ("--copying-lanes", _COUNT, "N", "lanes of file legs that copy at once", "spare cores"),
+    ("--copying-lanes", _COUNT, "N", "lanes of file legs that copy at once", "by the cores"),
     ("--json", str, "FILE", "write all figures to FILE", "not written"),
     ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
 )

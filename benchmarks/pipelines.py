@@ -83,7 +83,7 @@ def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str, str | None] | None
         source = group.source(pipe)
         reader = source.open().reader
         memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
-        lanes = copying_lanes(reader, pipe.num_threads), reader.lanes
+        lanes = copying_lanes(reader), reader.lanes
         return lanes, memory, getattr(reader, "transport", None)
     return None
 

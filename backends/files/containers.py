@@ -1,5 +1,6 @@
 """Open containers of a catalog with ranges, and the detection of changes to them."""
 
+import os
 import resource
 import threading
 from collections import OrderedDict
@@ -30,6 +31,9 @@ _IDENTITY = np.array([4, 5, 14, 15])  # inode, size, mtime in s and ns: words in
 class Containers:
     """The open containers of a reader, shared by its lanes; recently used ones stay open.
 
+    A *handle* is the number of a container, opened with the flags of the files; or ~number, opened
+    to read through the page cache. A container may be open both ways.
+
     The state of a container (inode, size and time of modification, 32 bytes) is taken from
     `Catalog.states`, or else at the first opening. The state is compared at every opening and,
     by path, after every batch, so a replaced container is noticed, too. The bytes in
@@ -56,25 +60,25 @@ class Containers:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(_MOST_OPEN, limit // 4 or 1) if limit > 0 else _MOST_OPEN
         self.at_once = max(min(FILES_AT_ONCE, self._most // lanes), 1)
-        self._open: OrderedDict[int, int] = OrderedDict()  # file -> descriptor, last used last
-        self._paths: dict[int, bytes] = {}  # of open files
-        self._pinned: dict[int, list[int]] = {}  # lane -> files that the lane may be reading
+        self._open: OrderedDict[int, int] = OrderedDict()  # handle -> descriptor, last used last
+        self._paths: dict[int, bytes] = {}  # by handle, of open files
+        self._pinned: dict[int, list[int]] = {}  # lane -> handles that the lane may be reading
         self._lock = threading.Lock()  # of these three; nothing blocks while holding the lock
 
-    def open(self, files: list[int], lane: int) -> list[int]:
-        """Open the first of `files`, at least one, all if possible; return their descriptors.
+    def open(self, handles: list[int], lane: int) -> list[int]:
+        """Open the first of `handles`, at least one, all if possible; return their descriptors.
 
         The descriptors stay open until the same lane calls `open()` again, or `release()`.
 
         Raises:
             OSError: a file cannot be opened, or is not a regular file; names its path.
         """
-        fds = self._pin(files, lane)
-        while (opened := _opened(fds)) < len(files):
-            missing = [file for file, fd in zip(files, fds, strict=True) if fd < 0]
+        fds = self._pin(handles, lane)
+        while (opened := _opened(fds)) < len(handles):
+            missing = [handle for handle, fd in zip(handles, fds, strict=True) if fd < 0]
             all_open = self._open_missing(missing, lane)
             # Again, because `_close_others()` may have closed some.
-            fds = self._pin(files, lane)
+            fds = self._pin(handles, lane)
             # At the limit of open files, the first ones are enough.
             if not all_open and (opened := _opened(fds)):
                 break
@@ -94,20 +98,22 @@ class Containers:
         inode, size, seconds, nanoseconds = self._known[file].tolist()
         return inode % (1 << 64), size, seconds * 10**9 + nanoseconds
 
-    def statuses(self, files: list[int]) -> npt.NDArray[np.void]:
+    def statuses(self, handles: list[int]) -> npt.NDArray[np.void]:
         """Query the status of n open files by their paths: STATX[n].
 
         Raises:
             OSError: a path does not exist any more; names the first.
         """
-        return statuses_of_paths([self._paths[file] for file in files], self._files.local)
+        return statuses_of_paths([self._paths[handle] for handle in handles], self._files.local)
 
-    def changed(self, files: list[int]) -> list[int]:
-        """List the open `files` that have changed, or lack their guards.
+    def changed(self, handles: list[int]) -> list[int]:
+        """List the files of open `handles` that have changed, or lack their guards.
 
         Raises as `statuses()` and `Catalog.altered()`.
         """
-        differs = _identities(self.statuses(files)) != self._known[files]
+        once = {max(handle, ~handle): handle for handle in handles}
+        files = list(once)
+        differs = _identities(self.statuses([*once.values()])) != self._known[files]
         if not differs.any():
             return self._catalog.altered(files)
         return [files[index] for index in np.flatnonzero(differs.any(axis=1)).tolist()]
@@ -117,19 +123,24 @@ class Containers:
         self._pinned.clear()
         self._close(list(self._open))
 
-    def _pin(self, files: list[int], lane: int) -> list[int]:
-        """Keep other lanes from closing `files`; return their descriptors, -1 if not open."""
+    def _pin(self, handles: list[int], lane: int) -> list[int]:
+        """Keep other lanes from closing `handles`; return their descriptors, -1 if not open."""
         with self._lock:
-            self._pinned[lane] = files
-            fds = [self._open.get(file, -1) for file in files]
-            for file, fd in zip(files, fds, strict=True):
+            self._pinned[lane] = handles
+            fds = [self._open.get(handle, -1) for handle in handles]
+            for handle, fd in zip(handles, fds, strict=True):
                 if fd >= 0:
-                    self._open.move_to_end(file)
+                    self._open.move_to_end(handle)
         return fds
 
-    def _open_missing(self, files: list[int], lane: int) -> bool:
-        """Open the first of `files`, at least one; return whether all are open."""
-        paths, flags = self._catalog.file_paths(np.array(files)), self._files.flags
+    def _open_missing(self, handles: list[int], lane: int) -> bool:
+        """Open the first of `handles`, at least one; return whether all are open."""
+        files = [max(handle, ~handle) for handle in handles]
+        paths, flags = (
+            self._catalog.file_paths(np.array(files)),
+            np.full(len(files), self._files.flags),
+        )
+        flags[np.array(handles) < 0] &= ~os.O_DIRECT
         close_others = partial(self._close_others, lane)
         with open_files() as fds:
             fds += [-1] * len(files)
@@ -139,20 +150,21 @@ class Containers:
             status = regular_statuses(fds, paths, self._files.local)
             with self._lock:
                 self._require_known(files[:count], _identities(status))
-                self._paths |= zip(files[:count], paths, strict=False)
+                self._paths |= zip(handles[:count], paths, strict=False)
                 # Descriptors that stay here are duplicates: another lane was faster.
-                added = zip(files, fds, strict=False)
-                fds[:] = [fd for file, fd in added if self._open.setdefault(file, fd) != fd]
+                added = zip(handles, fds, strict=False)
+                fds[:] = [fd for handle, fd in added if self._open.setdefault(handle, fd) != fd]
                 self._close(self._unpinned()[: max(len(self._open) - self._most, 0)])
         return count == len(files)
 
     def _require_known(self, files: list[int], found: IntArray) -> None:
         """Note the state of `files` at their first opening, and refuse changed ones later."""
         known = self._known[files]
-        known = np.where(known[:, :1] == 0, found, known)
-        for changed in np.flatnonzero((known != found).any(axis=1))[:1].tolist():
+        self._known[files] = np.where(known[:, :1] == 0, found, known)
+        # Compared as noted: one that was replaced between its two openings has one state only.
+        differs = (self._known[files] != found).any(axis=1)
+        for changed in np.flatnonzero(differs)[:1].tolist():
             raise changed_error(self._catalog.file_path(files[changed]))
-        self._known[files] = known
 
     def _close_others(self, lane: int) -> None:
         """Close containers that no other lane needs. This lane will reopen its own."""
@@ -164,13 +176,13 @@ class Containers:
     def _unpinned(self) -> list[int]:
         # A copy, because `release()` takes no lock.
         pinned = set().union(*list(self._pinned.values()))
-        return [file for file in self._open if file not in pinned]
+        return [handle for handle in self._open if handle not in pinned]
 
-    def _close(self, files: Iterable[int]) -> None:
-        closed = list(files)
+    def _close(self, handles: Iterable[int]) -> None:
+        closed = list(handles)
         close_all(map(self._open.pop, closed))
-        for file in closed:
-            self._paths.pop(file, None)
+        for handle in closed:
+            self._paths.pop(handle, None)
 
 
 def changed_error(path: bytes, where: str = "") -> ContainerChangedError:

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 
@@ -36,8 +36,9 @@ STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compar
     }
 )
 
-# f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs, ZFS, tmpfs
-_LOCAL = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E, 0x2FC12FC1, 0x01021994))
+# f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs
+_CACHED = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E))
+_LOCAL = _CACHED | {0x2FC12FC1, 0x01021994}  # ZFS, which has a cache of its own, and tmpfs
 
 
 @contextmanager
@@ -54,21 +55,32 @@ def open_files() -> Iterator[list[int]]:
         deque(closing, maxlen=0)
 
 
-def is_local(directory: bytes) -> bool:
+def is_local(directory: bytes, kinds: Container[int] | None = None) -> bool:
     """Test if a directory is on a file system that blocks only on local disks."""
     status = (ctypes.c_long * 64)()  # struct statfs; f_type is its first field
-    return libc.statfs(directory, status) == 0 and status[0] in _LOCAL
+    return libc.statfs(directory, status) == 0 and status[0] in (kinds or _LOCAL)
 
 
-def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
+def used_bytes(directory: bytes) -> int | None:
+    """The bytes used on the file system of a directory; None unless the page cache is its cache."""
+    status = os.statvfs(directory) if is_local(directory, _CACHED) else None
+    return status and status.f_frsize * (status.f_blocks - status.f_bfree)
+
+
+def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> bool:
     """Open `paths[i]` as `fds[i]` where -1, if this cannot block; return whether all are open.
 
-    Opens no file before Linux 5.12, or in a sandbox that forbids openat2(2).
+    `flags` of open(2): int64[n], one for each path, or one for all. Opens no file before Linux
+    5.12, or in a sandbox that forbids openat2(2).
     """
-    how = np.array([flags | os.O_CLOEXEC, 0, _RESOLVE_CACHED], np.uint64)  # struct open_how
+    # struct open_how: flags, mode, resolve
+    hows = np.full((len(paths), 3), (0, 0, _RESOLVE_CACHED), np.uint64)
+    hows[:, 0] = np.bitwise_or(flags, os.O_CLOEXEC)
+    how = range(hows.ctypes.data, hows.ctypes.data + hows.nbytes, hows.strides[0])
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), (paths[index] for index in missing))
-    opened = map(libc.openat2_with_gil, *arguments, repeat(how.ctypes.data), repeat(how.nbytes))
+    each = (how[index] for index in missing)
+    opened = map(libc.openat2_with_gil, *arguments, each, repeat(hows.strides[0]))
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
     return min(fds, default=0) >= 0
@@ -77,16 +89,17 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: int) -> bool:
 def open_missing(
     fds: list[int],
     paths: Sequence[bytes],
-    flags: int,
+    flags: IntArray | int,
     *,
     wait: bool = True,
     close_others: Callable[[], None] = lambda: None,
 ) -> None:
     """Open `paths[i]` as `fds[i]` where -1; may block, and so yields the turn.
 
-    At the limit of open files, `fds` is cut to the first files, which are open. If not even one
-    can be opened, `close_others()` closes files that can be reopened, and the call waits some
-    seconds for other threads to close files; without `wait`, `fds` is then empty.
+    `flags` as of `open_cached()`. At the limit of open files, `fds` is cut to the first files,
+    which are open. If not even one can be opened, `close_others()` closes files that can be
+    reopened, and the call waits some seconds for other threads to close files; without `wait`,
+    `fds` is then empty.
 
     Raises:
         OSError: a file cannot be opened; names the path of the first. The others stay in `fds`.
@@ -96,7 +109,7 @@ def open_missing(
         try:
             for index in open_each(fds, paths, flags):
                 if fds[index] < 0:  # again, for the errno
-                    fds[index] = _open(paths[index], flags)
+                    fds[index] = _open(paths[index], int(np.broadcast_to(flags, len(paths))[index]))
             return
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -113,15 +126,17 @@ def open_missing(
         fds += [-1] * len(paths)
 
 
-def open_each(fds: list[int], paths: Sequence[bytes], flags: int) -> list[int]:
+def open_each(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> list[int]:
     """Open `paths[i]` as `fds[i]` where -1, which stays after a failure.
 
-    May block, and so yields the turn. Returns the indices that were -1.
+    `flags` as of `open_cached()`. May block, and so yields the turn. Returns the indices that were
+    -1.
     """
     yield_turn()
     missing = [index for index, fd in enumerate(fds) if fd < 0]
     wanted = (paths[index] for index in missing)
-    opened = map(libc.open_, wanted, repeat(flags | os.O_CLOEXEC))
+    how = np.broadcast_to(np.bitwise_or(flags, os.O_CLOEXEC), len(paths))[missing].tolist()
+    opened = map(libc.open_, wanted, how)
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd
     return missing

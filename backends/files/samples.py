@@ -1,23 +1,34 @@
 """The files of a catalog's samples: each is sized once, and opened for every read."""
 
 import errno
+import mmap
 import os
+import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import repeat
 
 import numpy as np
+import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import SampleSizeChanged, os_error
+from ...contract.options import Choice
 from ...contract.reader import Batch
-from .opening import close_all, is_local, open_cached, open_files, open_missing, regular_sizes
+from ...runtime.machine import cache_memory, cached_share
+from . import opening
+from .opening import close_all, is_local, open_cached, open_files, open_missing
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
 
 _CACHE_LINE = 64  # bytes; the kernel copies a fifth faster to addresses that are multiples of 64
 _DIRECT_ALIGNMENT = 4096  # bytes; a multiple of the logical block of every disk
+_STATS, _STATS_S = 1000, 0.25  # the most files sized to estimate the rest, and about how long
+_REGION = 20  # log2 of the bytes of a container that are all cached, or all not
+# 2**64 by the plastic number and its square: of any files or regions in a row, as much is cached.
+_STEPS = np.uint64(0xC13FA9A902A6328F), np.uint64(0x91E10DA5C79E7B1D)
 
 
 class SampleFiles:
@@ -25,32 +36,52 @@ class SampleFiles:
 
     Files opened by `sizes()` stay open until the next read in the same lane.
 
+    Of a data set larger than memory, a fixed share is read through the page cache, chosen by number
+    and place alone, so that all processes cache the same; the rest is read with O_DIRECT.
+
     Attributes:
-        flags: for open(2).
+        flags: for open(2) of what is not read through the page cache.
+        share: of the data, from 0 to 1, read through the page cache; and why.
         alignment: bytes; addresses of samples should be multiples of this.
         unit: bytes; offsets and lengths of reads must be multiples of this.
         local: whether the file system of the first file `is_local()`.
     """
 
-    def __init__(self, catalog: Catalog, *, direct: bool) -> None:
-        """Open nothing yet. `direct`: read around the page cache, with O_DIRECT.
+    def __init__(self, catalog: Catalog, *, direct: bool | None) -> None:
+        """Open nothing yet. `direct`: read around the page cache, with O_DIRECT; None: by size.
 
         Raises:
-            OSError: the file system of the first file does not support O_DIRECT.
+            OSError: `direct`, and the file system of the first file does not support O_DIRECT.
         """
         # To open a pipe must not block; a terminal must not become the process's own.
-        self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | (os.O_DIRECT if direct else 0)
-        self.alignment = _DIRECT_ALIGNMENT if direct else _CACHE_LINE
-        self.unit = _DIRECT_ALIGNMENT if direct else 1
+        self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
         self._catalog = catalog
-        self.local = catalog.file_count > 0 and is_local(
-            os.path.dirname(catalog.file_path(0)) or b"."
-        )
+        directory = os.path.dirname(catalog.file_path(0)) or b"." if catalog.file_count else b""
+        self.local = is_local(directory)
+        given = Choice(0.0 if direct else 1.0, "given")
+        self.share = self._choose_share(directory) if direct is None else given
+        if direct and (refusal := self._refusal()):
+            raise refusal
+        around = self.share.value < 1
+        self.flags |= os.O_DIRECT if around else 0
+        self.alignment = _DIRECT_ALIGNMENT if around else _CACHE_LINE
+        self.unit = _DIRECT_ALIGNMENT if around else 1
         self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))
-        if direct and catalog.file_count:
-            self._require_direct()
+
+    def flags_of(self, samples: IntArray) -> IntArray:
+        """Return the flags of open(2) for each of `samples`, whole files: int64[n]."""
+        return np.where(self.cached(samples), self.flags & ~os.O_DIRECT, self.flags)
+
+    def cached(self, files: IntArray, starts: IntArray | None = None) -> npt.NDArray[np.bool_]:
+        """Return which whole files, or reads from `starts` on, use the page cache: bool[n]."""
+        if self.share.value in (0, 1):
+            return np.full(files.size, self.share.value == 1)
+        place = files.astype(np.uint64) * _STEPS[0]
+        if starts is not None:
+            place += (starts >> _REGION).astype(np.uint64) * _STEPS[1]
+        return place < np.uint64(self.share.value * 2**64)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         """As `Reader.sizes()`."""
@@ -87,13 +118,14 @@ class SampleFiles:
         paths = self._catalog.paths(samples)
         # Each is popped, because another lane may close it at the same time.
         fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
-        if not (self.local and open_cached(fds, paths, self.flags)):
-            open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
+        flags = self.flags_of(samples)
+        if not (self.local and open_cached(fds, paths, flags)):
+            open_missing(fds, paths, flags, wait=wait, close_others=close_all_kept)
         return paths
 
     def sizes_now(self, fds: list[int], paths: Sequence[bytes]) -> IntArray:
         """The current sizes of open files, as `opening.regular_sizes()`."""
-        return regular_sizes(fds, paths, self.local)
+        return opening.regular_sizes(fds, paths, self.local)
 
     def name(self, sample: int) -> str:
         """Return the name of a sample for the statistics."""
@@ -112,15 +144,41 @@ class SampleFiles:
         for lane in list(self._kept):
             self._close_kept(lane)
 
-    def _require_direct(self) -> None:
-        """Refuse O_DIRECT early; other errors of a file are raised by its read."""
+    def _choose_share(self, directory: bytes) -> Choice[float]:
+        if (used := opening.used_bytes(directory)) is None:
+            return Choice(1.0, "tmpfs, or not on a known local disk")
+        share = cached_share(used, memory := cache_memory())
+        if share.value < 1:  # the disk has more bytes, so the data set may have
+            share = cached_share(min(self._total(), used), memory)
+        if share.value < 1 and self._refusal():
+            return Choice(1.0, "its file system does not support O_DIRECT")
+        return share
+
+    def _total(self) -> int:
+        """The bytes of all samples; of many files, estimated from the same thousand."""
+        if (ranges := self._catalog.ranges) is not None:
+            return int(ranges.sizes.sum(dtype=np.int64))
+        count, pages = self._catalog.file_count, list[int]()
+        some = np.random.default_rng(0).choice(count, min(count, _STATS), replace=False)
+        deadline = time.monotonic() + _STATS_S
+        for path in self._catalog.file_paths(some):
+            with suppress(OSError):  # a missing file is an error when read
+                pages.append(-(-os.stat(path).st_size // mmap.PAGESIZE))
+            if len(pages) > _STATS // 20 and time.monotonic() > deadline:
+                break
+        return mmap.PAGESIZE * sum(pages) * count // max(len(pages), 1)
+
+    def _refusal(self) -> OSError | None:
+        """The error of a first file without O_DIRECT; its other errors are raised by its read."""
+        paths = self._catalog.file_paths(np.arange(self._catalog.file_count)[:1])
         with open_files() as fds:
-            fds.append(-1)
+            fds += [-1] * len(paths)
             try:
-                open_missing(fds, [self._catalog.file_path(0)], self.flags)
+                open_missing(fds, paths, self.flags | os.O_DIRECT)
             except OSError as error:
                 if error.errno == errno.EINVAL:
-                    raise
+                    return error
+        return None
 
     def _size(self, samples: IntArray, lane: int) -> None:
         """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""

@@ -38,7 +38,8 @@ class SpanReads:
         """As `Reader.read()`."""
         spans = batch.spans.split(_PIECE)
         # In the order of the batch: of several failed files, the error names the first.
-        files = list(dict.fromkeys(spans.files[np.argsort(spans.slots)].tolist()))
+        handles = self._handles(spans)
+        files = list(dict.fromkeys(handles[np.argsort(spans.slots)].tolist()))
         failed: list[tuple[int, int, int]] = []  # slot, errno, bytes read
         start = 0
         try:
@@ -47,13 +48,16 @@ class SpanReads:
                 enter("opening")
                 fds = self.containers.open(part, lane)
                 start += len(fds)
-                some, where = _from(spans, dict(zip(part, fds, strict=False)))
+                opened = dict(zip(part, fds, strict=False))
+                some, where = _from(spans, handles, opened)
                 enter("reading")
                 got, errors = read_spans(some, where)
                 if failures := _failures(some, got, errors):
                     # Read each sample again, by itself, to find the failed one.
                     each = self._each(batch, some[got < some.needed]).split(_PIECE)
-                    _, where = _from(each, dict(zip(part, fds, strict=False)))
+                    # A piece may begin in another region than its span, and be read as that was.
+                    either = {~handle: fd for handle, fd in opened.items()} | opened
+                    _, where = _from(each, self._handles(each), either)
                     found = _failures(each, *read_spans(each, where))
                     # If all succeed alone, the first failure of the batch stands.
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
@@ -70,6 +74,12 @@ class SpanReads:
     def close(self) -> None:
         """Close the containers. Closing twice is fine."""
         self.containers.close()
+
+    def _handles(self, spans: Spans) -> IntArray:
+        """The handle of each span in `containers`: int64[k]."""
+        if self._files.share.value in (0, 1):
+            return spans.files
+        return np.where(self._files.cached(spans.files, spans.starts), ~spans.files, spans.files)
 
     def _each(self, batch: Batch, spans: Spans) -> Spans:
         """The samples of a batch with bytes in these spans, each as a span of its own."""
@@ -97,9 +107,9 @@ class SpanReads:
         return ContainerChangedError(self._catalog.path(sample), f"{what}; try again")
 
 
-def _from(spans: Spans, fds: dict[int, int]) -> tuple[Spans, IntArray]:
-    """The spans of files with a descriptor in `fds`, and the descriptor of each span."""
-    where = np.array([fds.get(file, -1) for file in spans.files.tolist()], np.int64)
+def _from(spans: Spans, handles: IntArray, fds: dict[int, int]) -> tuple[Spans, IntArray]:
+    """The spans with handles that have a descriptor in `fds`, and the descriptor of each span."""
+    where = np.array([fds.get(handle, -1) for handle in handles.tolist()], np.int64)
     if where.min(initial=0) >= 0:
         return spans, where
     return spans[where >= 0], where[where >= 0]

@@ -56,14 +56,14 @@ class Reads:
         self._unit = unit
         self._to_end = to_end
 
-    def run(self, *, cached_first: bool) -> npt.NDArray[np.bool_]:
-        """Perform the reads; with `cached_first`, read cached pages first.
+    def run(self, *, cached_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Perform the reads; `cached_first`, bool[n]: of these, read cached pages first.
 
         Yields the turn before a read that may block. Returns bool[n]: true for reads that needed no
         blocking read.
         """
-        if cached_first:
-            self._read_cached()
+        if cached_first.any():
+            self._read_cached(slice(None) if cached_first.all() else cached_first.nonzero()[0])
         cached = self._done.copy()
         if not cached.all():
             yield_turn()
@@ -72,10 +72,10 @@ class Reads:
                 self._read(left, 0)
         return cached
 
-    def _read_cached(self) -> None:
+    def _read_cached(self, indices: IntArray | slice) -> None:
         """Read cached pages, and start readahead of the others."""
         # This does not block, so readahead starts in all files at once.
-        self._read(slice(None), os.RWF_NOWAIT)
+        self._read(indices, os.RWF_NOWAIT)
         self._done = self.got >= self._enough
         if self._to_end:
             # The read stops at the first page that is not cached, and at the end of the file. The

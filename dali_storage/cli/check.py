@@ -30,7 +30,7 @@ from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..reading.opening import Opening
-from ..runtime.processors import processors
+from ..runtime.machine import processors
 from ..samples.finding import find, locations
 from . import index_samples
 

@@ -6,11 +6,14 @@ With `--json` it prints one object:
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
      "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
-     "processors": {"affinity": 12, "quota": 4, "used": 4}}
+     "processors": {"affinity": 12, "quota": 4, "used": 4},
+     "memory": {"page_cache": 102000000000, "data_set": 61200000000}}
 
 `dali` has DALI itself and the features with a minimum version of DALI; an unsupported DALI is the
 only entry. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
-is none. The exit status is 0 if at least one backend works, else 1.
+is none. `memory` is in bytes, null if unknown: what the page cache may use, and the largest data
+set that python-file reads through it by default. The exit status is 0 if at least one backend
+works, else 1.
 """
 
 import argparse
@@ -27,7 +30,7 @@ from typing import Any, TypeAlias
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..runtime import processors
+from ..runtime import machine
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -48,13 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dali = examine_dali()
     if as_json:
         parts = {"backends": backends, "devices": devices, "dali": dali}
-        print(json.dumps(parts | {"processors": _processors()}, indent=2))
+        limits = {"processors": _processors(), "memory": _memory()}
+        print(json.dumps(parts | limits, indent=2))
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
             headings = ["device", "kind", "backends", "works", "why not", "what to do"]
             _print_table(headings, _rows(devices))
         _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
+        known = (memory := _memory())["page_cache"] is not None
+        print(_MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
         print(
             "processors: {used} (affinity: {affinity}, CPU quota: {quota})".format_map(
                 {name: count or "none" for name, count in _processors().items()}
@@ -108,13 +114,29 @@ def examine_dali() -> list[Verdict]:
     return [*verdicts, names | _outcome(source_info.problem())]
 
 
+_MEMORY = (
+    "memory: {page_cache:,} bytes for the page cache; python-file reads data sets larger than "
+    "{data_set:,} bytes partly around it"
+)
+_UNKNOWN_MEMORY = "memory: unknown; python-file reads data sets of any size through the page cache"
+
+
 def _processors() -> dict[str, int | None]:
     """Return the number of processors this process may use, and the limits behind the number."""
-    quota = processors.quota()
+    quota = machine.quota()
     return {
         "affinity": len(os.sched_getaffinity(0)),
         "quota": None if math.isinf(quota) else int(quota),
-        "used": processors.processors(),
+        "used": machine.processors(),
+    }
+
+
+def _memory() -> dict[str, int | None]:
+    """Return the memory for the page cache, and the largest data set read through it, in bytes."""
+    memory = machine.cache_memory()
+    return {
+        "page_cache": memory,
+        "data_set": None if memory is None else int(machine.KEPT * memory),
     }
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,16 @@ class Option:
         if not (good and (first <= value <= last if kind is float else value in self.within)):
             what = f"{self.backend}: {self.name} must be {self}, not {value!r}"
             raise TypeError(what) if kind is bool else ValueError(what)
+
+
+class Choice(NamedTuple, Generic[_T]):
+    """The value of an option that was not given, as a rule chose it, and the reason."""
+
+    value: _T
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.why})"
 
 
 Flag: TypeAlias = Annotated[bool, Option((True, False))]

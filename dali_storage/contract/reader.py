@@ -57,7 +57,7 @@ import contextlib
 import errno
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -69,6 +69,7 @@ from .catalog import Catalog, Tree
 from .devices import SupportsStatus
 from .errors import LIMITS
 from .objects import Remote, SupportsRemote
+from .options import Choice
 from .ranges import GAP, Spans
 from .views import SupportsViews
 
@@ -132,8 +133,10 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
         device: the kind of memory from `allocate()`: "cpu" (default) or "gpu".
         gpu: the number of the GPU in use; None (default): no GPU.
         pinned: True if `allocate()` returns page-locked host memory (default: False).
-        copying_lanes: the number of turns. None (default): the processors left free by DALI's
-            threads, at least one.
+        copying_lanes: the number of turns. None (default): by the number of processors, 1 to 3.
+        read_ahead_bytes: the most bytes of batches read ahead beyond the depth that the user asks
+            for; None (default): as many batches as lanes.
+        choices: the options that were not given and were chosen by a rule, by name.
         times: the reader's own durations for the statistics, such as request times; None (default):
             none.
     """
@@ -145,6 +148,8 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
+    read_ahead_bytes: int | None = None
+    choices: Mapping[str, Choice[Any]] = {}
     device: str = "cpu"
     gpu: int | None = None
     pinned: bool = False
@@ -222,6 +227,9 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
         same errors.
         """
         return None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.choices.items())})"
 
     def __enter__(self) -> Reader:
         return self

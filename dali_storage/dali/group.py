@@ -181,8 +181,8 @@ class ReaderGroup:
             return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
-        settings = {"num_threads": pipeline.num_threads, "device_id": pipeline.device_id}
-        source.start(**settings, gate=gate, views=self._outputs(decoded))
+        views = self._outputs(decoded)
+        source.start(device_id=pipeline.device_id, gate=gate, views=views)
         names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
         hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
         self._started[pipeline] = self._inputs(used), names, hold

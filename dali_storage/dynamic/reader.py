@@ -163,10 +163,8 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
             )
             if self._pending_state is not None:
                 positions.restore(self._source, json.loads(self._pending_state))
-            self._source.start(
-                num_threads=(ctx or ndd.EvalContext.current()).num_threads,
-                device_id=None,  # not page-locked: the end of a GPU's read of a batch is unknown
-            )
+            # Not page-locked: the end of a GPU's read of a batch is unknown.
+            self._source.start(device_id=None)
             self._pending_state = None
             names = Names(self._source, self._opening.source_info)
             self._op_backend = ReadingOperator(self._source, batch_size, names)

@@ -51,7 +51,8 @@ class Observed(Observer):
         """See `Observer`."""
         self.end()  # an earlier beginning, which a Ctrl-C ended
         activities = Activities(self._name, reader.lanes)
-        self.tally = Tally(activities, depth, bad, reader.times)
+        choices = {name: str(choice) for name, choice in reader.choices.items()}
+        self.tally = Tally(activities, depth, bad, reader.times, choices)
         self._lanes, self._asker = activities.lanes, activities.asker
         self._remove = OPEN.add(self.tally)
         if self._watched is not None:

@@ -146,6 +146,8 @@ class Watchdog:
         for each in readers:
             delivered = "no batches" if each.tally is None else _delivered(each.tally.statistics)
             lines += [f"{each.name}: {delivered}"]
+            chosen = {} if each.tally is None else each.tally.statistics.choices
+            lines += [f"  {name}: {value}" for name, value in chosen.items()]
             lines += each.lines(now)
         return "".join(f"{_printable(line)}\n" for line in lines)
 

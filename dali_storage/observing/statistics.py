@@ -67,6 +67,7 @@ class ReaderStatistics:
             occur is missing.
         ready_counts: the number of requests that found 0, 1, 2 and so on batches ready.
         slowest: the five batches with the slowest stages.
+        choices: the options that the backend chose by a rule, each with its value and the reason.
     """
 
     batches: int = 0
@@ -78,6 +79,7 @@ class ReaderStatistics:
     times: Mapping[str, StageTimes] = field(default_factory=dict, hash=False)
     ready_counts: tuple[int, ...] = ()
     slowest: tuple[SlowBatch, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def reset(self) -> None:
         """Have the reader count from zero; this object stays as it is.
@@ -109,12 +111,18 @@ class Tally:
     """
 
     def __init__(
-        self, activities: Activities, depth: int, bad: Sized = (), requests: Durations | None = None
+        self,
+        activities: Activities,
+        depth: int,
+        bad: Sized = (),
+        requests: Durations | None = None,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
-        """`bad`: the bad samples. `requests`: histograms of the backend's own."""
+        """`bad`: the bad samples. `requests` and `choices`: the backend's own, as it names them."""
         self.activities = activities
         self.waited = 0.0
         self._depth, self._bad, self._requests = depth, bad, requests
+        self._choices = choices or {}
         self._reset_at = 0.0
         self._batches = self._bytes = 0
         self._ready = [0] * (depth + 1)
@@ -154,6 +162,7 @@ class Tally:
             times={name: StageTimes.of(it) for name, it in sorted(self.histograms().items())},
             ready_counts=tuple(counts) if self._batches else (),
             slowest=tuple(self.activities.slowest()),
+            choices=self._choices,
         )
         vars(found)["_live"] = weakref.ref(self)
         return found

@@ -1,8 +1,8 @@
 """The reading threads: enough to keep the storage busy, but few at a time on a processor.
 
-A lane that copies out of the page cache occupies a whole processor. More such lanes than spare
-processors would not be faster: they would compete for the interpreter lock, and for the processors
-of DALI's threads. A lane that blocks on a disk occupies no processor, so many such lanes are
+A lane that copies out of the page cache occupies a whole processor. More than a few such lanes
+would not be faster: they would compete for the interpreter lock, and for the processors of DALI's
+threads. A lane that blocks on a disk occupies no processor, so many such lanes are
 better. Hence the *turns*: only a lane with a turn may occupy a processor. A lane keeps its turn
 from batch to batch, in the same thread, and yields the turn before blocking.
 
@@ -23,7 +23,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 from ..contract.reader import Reader
 from ..contract.stages import enter, turn_given_by
-from ..runtime.processors import processors
+from ..runtime import machine
+from ..runtime.machine import processors
 from ..runtime.waiting import join
 
 Job = TypeVar("Job")
@@ -34,21 +35,16 @@ Gate: TypeAlias = SimpleQueue[None]
 _lane = threading.local()  # has attributes in lanes, whosever they are
 
 
-def spare_processors(busy_threads: int) -> int:
-    """Return the number of processors beside `busy_threads` other threads; at least 1."""
-    return max(processors() - busy_threads, 1)
-
-
 def be_lane() -> None:
     """Mark the calling thread as a lane: readers collected here are closed in another thread."""
     _lane.inside = False
 
 
-def copying_lanes(reader: Reader, dali_threads: int) -> int:
-    """Return how many lanes may work at once without yielding, beside DALI's threads."""
+def copying_lanes(reader: Reader) -> int:
+    """Return how many lanes may work at once without yielding."""
     if not reader.cooperative:
         return reader.lanes
-    return min(reader.copying_lanes or spare_processors(dali_threads), reader.lanes)
+    return min(reader.copying_lanes or machine.copying_lanes(processors()).value, reader.lanes)
 
 
 def make_gate() -> Gate:

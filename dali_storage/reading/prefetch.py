@@ -63,7 +63,6 @@ class Prefetcher:
         order: Batches,
         depth: int,
         *,
-        dali_threads: int = 0,
         gate: Gate | None = None,
         observer: Observer | None = None,
         name: str = "Reader",
@@ -71,14 +70,14 @@ class Prefetcher:
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
 
-        `dali_threads` is the number of the pipeline's threads, which need processors too. `gate` is
-        for cooperative readers without `copying_lanes`. The threads have the `name`, numbered. A
-        piece of several batches has at most `most` samples.
+        `gate` is for cooperative readers without `copying_lanes`. The threads have the `name`,
+        numbered. A piece of several batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading
         self._order = order
-        self._depth = max(depth, reader.lanes)
+        self._least, self._depth = depth, max(depth, reader.lanes)
+        self._largest = 0  # bytes of a batch so far
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
         self._successor: object = None  # of the batches ahead
@@ -89,7 +88,7 @@ class Prefetcher:
         self.observer.begin(reader, self._depth, loading.substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
-            turns=copying_lanes(reader, dali_threads),
+            turns=copying_lanes(reader),
             begin=self._begin,
             work=self._work,
             gate=gate if reader.cooperative and not reader.copying_lanes else None,
@@ -116,6 +115,7 @@ class Prefetcher:
         try:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
+            self._largest = max(self._largest, batch.nbytes)
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         self._samples = batch.samples.size
@@ -196,7 +196,7 @@ class Prefetcher:
         # Pieces begin short, or the first batch after a seek would take as long as a whole piece.
         most = min(self._in_a_row, self._most // self._samples, _NBYTES // (int(self._nbytes) or 1))
         planned, new, at = dict[int, _Piece](), list[_Piece](), index
-        last, pieces = None, 0
+        last, pieces, room = None, 0, self._room()
         while at not in planned:
             piece = self._ahead.get(at)
             if piece is None:
@@ -205,7 +205,7 @@ class Prefetcher:
                 grows = new and last is new[-1] and len(new[-1].indices) < most
                 piece = new[-1] if grows else _Piece()
             if piece is not last:
-                if pieces > self._depth:
+                if pieces > room:
                     break
                 last, pieces = piece, pieces + 1
                 new += [piece] if not piece.indices else []
@@ -221,6 +221,14 @@ class Prefetcher:
             self._ahead |= dict.fromkeys(piece.indices, piece)
         self._ahead[index].followed, self._successor = True, successor
         return ready
+
+    def _room(self) -> int:
+        """Return how many pieces to read ahead: fewer if so many may not fit into the memory."""
+        if (most := self.loading.reader.read_ahead_bytes) is None:
+            return self._depth
+        # At first, while no size is known, few.
+        fit = most // max(self._largest, _NBYTES) if self._largest else 3
+        return min(max(self._least, fit), self._depth)
 
     def _begin(self, piece: _Piece) -> None:
         """Look up the samples of batches. The order is cheap to compute in sequence only."""

@@ -149,7 +149,6 @@ class BatchStream:
     def start(
         self,
         *,
-        num_threads: int,
         device_id: int | None,
         gate: Gate | None = None,
         views: Collection[int] = (),
@@ -177,7 +176,6 @@ class BatchStream:
             loading,
             self.batches(),
             self.opening.depth,
-            dali_threads=num_threads,
             gate=gate,
             observer=self.observer,
             name=self._name,

@@ -13,7 +13,7 @@ from dali_storage.contract import registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.dali import compat
-from dali_storage.runtime import processors
+from dali_storage.runtime import machine
 
 HELP = "get it from the shelf, or build it"
 
@@ -66,7 +66,7 @@ def offer(monkeypatch):
 def quota(monkeypatch):
     """Sets the quota of this process, which may use three processors."""
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
-    set_to = lambda quota: monkeypatch.setattr(processors, "quota", lambda: quota)  # noqa: E731
+    set_to = lambda quota: monkeypatch.setattr(machine, "quota", lambda: quota)  # noqa: E731
     set_to(math.inf)
     return set_to
 

@@ -42,7 +42,7 @@ def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchd
     end, begin = os.pipe()
     monkeypatch.setattr(signals, "_STDERR", begin)
     source = stream(held(opened))
-    source.start(num_threads=1, device_id=None)
+    source.start(device_id=None)
 
     def ask():
         wait_until(lambda: "asking: waiting" in watchdog.report())

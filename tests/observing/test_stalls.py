@@ -230,7 +230,7 @@ def test_readers_of_one_name_are_told_apart(looking):
 def test_a_backend_that_blocks_is_warned_of_and_reported(watchdog):
     opened = []
     source = stream(held(opened))
-    source.start(num_threads=1, device_id=None)
+    source.start(device_id=None)
     source.read_ahead()
     line = r"R:\d: reading for .* s, since .*, batch \d, a and 1 more; thread"
     warning = watchdog.warning(line)
@@ -250,7 +250,7 @@ def test_a_backend_that_blocks_is_warned_of_and_reported(watchdog):
 
 def test_a_reader_that_is_dropped_is_watched_no_longer(watchdog):
     source = stream(Recorder)
-    source.start(num_threads=1, device_id=None)
+    source.start(device_id=None)
     assert "1 open readers" in watchdog.report()
     del source
     wait_until(lambda: watchdog._thread is None)
@@ -307,7 +307,7 @@ def test_a_process_without_room_for_a_thread_reads_without_warnings(watchdog, mo
         patched.setattr(threading.Thread, "start", refuse_thread)
         source = stream(Recorder)
         source.open()
-    source.start(num_threads=1, device_id=None)
+    source.start(device_id=None)
     assert source.batch().nbytes == 3
     source.close()
 
@@ -318,7 +318,7 @@ def test_a_fork_has_a_watchdog_of_its_own():
         stalls.WATCHDOG._warn = (warnings := SimpleQueue[str]()).put
         opened = []
         source = stream(held(opened))
-        source.start(num_threads=1, device_id=None)
+        source.start(device_id=None)
         source.read_ahead()
         while "reading for" not in warnings.get(timeout=SECONDS):
             pass

@@ -47,7 +47,7 @@ class Opener:
 
     def start(self, device_id=None, **options):
         source = self.make(**options)
-        source.start(num_threads=1, device_id=device_id)
+        source.start(device_id=device_id)
         return source
 
     def _opened(self, reader):

@@ -1,13 +1,12 @@
 """Lanes and turns: how many threads work at once, in which order jobs begin, and their end."""
 
-import os
 import threading
 from contextlib import contextmanager
 
 import pytest
 
 from dali_storage.contract.stages import yield_turn
-from dali_storage.reading.lanes import Gate, Lanes, spare_processors
+from dali_storage.reading.lanes import Gate, Lanes
 from tests.kit.process import SECONDS, refuse_thread, wait_until
 from tests.kit.process import lanes as started
 
@@ -200,13 +199,3 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(turns
         with pytest.raises(RuntimeError, match="start new thread"):
             running.submit(0)
     assert gates.begun == []
-
-
-def test_spare_processors_are_those_of_this_process(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 4, 5, 9})
-    monkeypatch.setattr("dali_storage.runtime.processors.quota", lambda: 8.0)
-    assert [spare_processors(busy) for busy in (0, 1, 3, 4, 100)] == [4, 3, 1, 1, 1]
-
-
-def test_there_is_a_spare_processor_on_every_machine():
-    assert spare_processors(len(os.sched_getaffinity(0))) == 1

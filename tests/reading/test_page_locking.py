@@ -66,7 +66,7 @@ def test_the_warning_as_an_error_leaves_nothing_open(opener):
         warnings.simplefilter("error")
         for _ in range(2):
             with pytest.raises(NotPageLocked):
-                source.start(num_threads=1, device_id=0)
+                source.start(device_id=0)
         silent = opener.start(0, pinned=False)
     take_batches(silent)
     del source, silent
@@ -159,7 +159,7 @@ def test_a_reader_is_told_why_its_views_are_not_asked_for(
 
     opener.change = change
     source = opener.make(pinned=pinned)
-    source.start(num_threads=1, device_id=device_id, views=views)
+    source.start(device_id=device_id, views=views)
     source.batch()
     assert bool(asked) != bool(told)
     assert [text in each for text, each in zip(told, why, strict=True)] == [True] * len(told)

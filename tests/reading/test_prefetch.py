@@ -141,6 +141,20 @@ def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
     assert sorted(firsts) == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize(
+    ("room", "first", "later"), [(0, 3, 2), (5, 3, 5), (99, 3, 8), (None, 8, 8)]
+)
+def test_batches_read_ahead_fit_into_the_room_and_are_few_while_their_size_is_unknown(
+    room, first, later
+):
+    size = len(b"".join(expected(0)))
+    with prefetcher(2, lanes=8, read_ahead_bytes=None if room is None else room * size) as ahead:
+        for index, most in ((0, first), (1, later)):
+            ahead.get(index)
+            ahead.finish()
+            assert len(ahead.reader.read_batches) == max(1 + first, 1 + index + most)
+
+
 @pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])
 def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(lanes, depth, read):
     with prefetcher(depth, lanes=lanes) as ahead:
@@ -510,23 +524,23 @@ def test_ctrl_c_at_any_point_locks_nothing_up(lanes, start):
 
 
 @pytest.mark.parametrize(
-    ("cooperative", "turns", "dali_threads", "at_once"),
+    ("cooperative", "turns", "processors", "at_once"),
     [
-        *((False, None, 0, 3), (False, 1, 9, 3)),
-        *((True, 1, 0, 1), (True, 2, 0, 2), (True, 9, 0, 3)),
-        *((True, None, 0, 3), (True, None, 2, 2), (True, None, 3, 1), (True, None, 64, 1)),
+        *((False, None, 2, 3), (False, 1, 9, 3)),
+        *((True, 1, 2, 1), (True, 2, 2, 2), (True, 9, 2, 3)),
+        *((True, None, 3, 1), (True, None, 4, 2), (True, None, 7, 2), (True, None, 8, 3)),
     ],
 )
-def test_lanes_of_a_cooperative_reader_take_the_processors_that_dali_leaves_over(
-    cooperative, turns, dali_threads, at_once, monkeypatch
+def test_lanes_of_a_cooperative_reader_that_copy_at_once_follow_from_the_processors(
+    cooperative, turns, processors, at_once, monkeypatch
 ):
-    monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: 4)
+    monkeypatch.setattr("dali_storage.reading.lanes.processors", lambda: processors)
     reader = Recorder(from_files(["x"]), lanes=3)
     reader.cooperative, reader.copying_lanes = cooperative, turns
-    assert copying_lanes(reader, dali_threads) == at_once
+    assert copying_lanes(reader) == at_once
     seen = set[int]()
     reader.before = lambda batch: seen.add(threading.get_ident())
-    ahead = Stream(reader, 5, dali_threads=dali_threads)
+    ahead = Stream(reader, 5)
     require_batches(ahead, *range(20))
     ahead.close()
     assert reader.most_at_once <= at_once

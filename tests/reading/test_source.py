@@ -20,7 +20,7 @@ from tests.kit.interrupts import interrupted
 from tests.kit.process import lanes, status_of_fork, without_collector
 from tests.kit.stand_ins import content
 
-SETTINGS: dict[str, Any] = {"num_threads": 1, "device_id": None}
+SETTINGS: dict[str, Any] = {"device_id": None}
 
 
 def take(source, number, pending=0):

@@ -80,9 +80,10 @@ def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(tmp_path, m
         def meanwhile(fds, paths, local):
             reader._files.forget(np.array([0]))  # as read() in another lane does
             monkeypatch.undo()
-            return opening.regular_sizes(fds, paths, local)
+            return regular_sizes(fds, paths, local)
 
-        monkeypatch.setattr("dali_storage.backends.files.samples.regular_sizes", meanwhile)
+        regular_sizes = opening.regular_sizes
+        monkeypatch.setattr(opening, "regular_sizes", meanwhile)
         assert reader.sizes(np.array([0, 1]), 0).tolist() == [100, 100]
 
 

@@ -1,4 +1,4 @@
-"""How many processors there are for this process, with control groups as kernels show them."""
+"""The processors and the memory for this process, with control groups as kernels show them."""
 
 import math
 import os
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dali_storage.runtime import processors
-from dali_storage.runtime.processors import quota
+from dali_storage.runtime import machine
+from dali_storage.runtime.machine import cache_memory, cached_share, lanes, quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -78,11 +78,97 @@ def test_garbage_sets_no_quota(tmp_path, text):
     assert quota(tmp_path / "nothing") == math.inf
 
 
+G = "sys/fs/cgroup"
+V1_MEMORY = f"34 31 0:31 / /{G}/memory rw - cgroup cgroup rw,memory\n"
+STAT = "anon 300\ninactive_file 50\nactive_file 7\n"
+
+
+def v1_memory(limit, used, group=""):
+    files = {"limit_in_bytes": limit, "usage_in_bytes": used}
+    stat = "inactive_file 1\nactive_file 1\n" + STAT.replace("in", "total_in").replace(
+        "\nact", "\ntotal_act"
+    )
+    named = {f"{G}/memory{group}/memory.{name}": f"{value}\n" for name, value in files.items()}
+    return named | {f"{G}/memory{group}/memory.stat": stat}
+
+
+def v2_memory(group="", stat=STAT, **files):
+    named = {f"{G}{group}/memory.{name}": f"{value}\n" for name, value in files.items()}
+    return named | {f"{G}{group}/memory.stat": stat}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "expected"),
+    [
+        ("0::/", {}, 1_024_000),
+        ("0::/a", v2_memory("/a", max=900, current=400), 557),  # cached files can leave
+        ("0::/a", v2_memory("/a", max="max", current=400), 1_024_000),
+        ("0::/a", v2_memory("/a", max=900, high=700, current=400), 357),
+        ("0::/a", v2_memory("/a", max=2_000_000, current=400), 1_024_000),
+        ("0::/a", v2_memory("/a", max=100, current=400), 0),
+        ("0::/a", v2_memory("/a", max=100, current=20), 100),
+        (
+            "0::/a/b/c",
+            v2_memory("/a", max=900, current=400) | v2_memory("/a/b", max=950, current=1),
+            557,
+        ),
+        ("0::/b", v2_memory("/a", max=900, current=400), 1_024_000),
+        ("0::/a", v2_memory("/a", "no table", max=900, current=400), 500),
+        ("0::/a", v2_memory("/a", max="x y", current="-"), 1_024_000),
+        ("4:memory:/", v1_memory(900, 400), 557),
+        ("4:memory:/", v1_memory(9223372036854771712, 400), 1_024_000),
+        ("4:memory:/a", v1_memory(900, 400) | v1_memory(800, 1, "/a"), 557),
+        ("4:cpu:/", v1_memory(900, 400), 1_024_000),
+    ],
+)
+def test_the_page_cache_may_use_what_the_machine_and_all_groups_leave(
+    tmp_path, cgroup, files, expected
+):
+    shown = {"proc/self/cgroup": f"{cgroup}\n", "proc/self/mountinfo": OTHERS + V2 + V1_MEMORY}
+    shown |= {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 1000 kB\n"}
+    assert cache_memory(write(tmp_path, files | shown)) == expected
+
+
+@pytest.mark.parametrize("text", [None, "", "MemTotal: 9000 kB\n", "MemAvailable: many kB\n"])
+def test_without_memavailable_the_memory_is_unknown(tmp_path, text):
+    shown = {"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": V2}
+    shown |= v2_memory("/a", max=900, current=400) | (
+        {} if text is None else {"proc/meminfo": text}
+    )
+    assert cache_memory(write(tmp_path, shown)) is None
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "memory", "share", "why"),
+    [
+        (
+            150_000_000_000,
+            102_000_000_000,
+            0.408,
+            "150 GB, is larger than the memory that may hold it, 61 GB",
+        ),
+        (60, 100, 1.0, "fits"),
+        (61, 100, 60 / 61, "98% of it is cached"),
+        (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
+        (0, 0, 1.0, "fits"),
+        (10**15, None, 1.0, "unknown"),
+    ],
+)
+def test_what_fits_is_cached(nbytes, memory, share, why):
+    chosen = cached_share(nbytes, memory)
+    assert chosen.value == pytest.approx(share)
+    assert why in str(chosen)
+
+
+def test_batches_are_read_at_once_by_the_file_system_if_the_memory_is_known():
+    assert [lanes(*of).value for of in ((True, None), (False, 1), (False, None))] == [3, 16, 3]
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])
 def test_the_smaller_of_affinity_and_quota_counts(monkeypatch, limit, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {2, 4, 5})
-    monkeypatch.setattr(processors, "quota", lambda: limit)
-    assert processors.processors() == expected
+    monkeypatch.setattr(machine, "quota", lambda: limit)
+    assert machine.processors() == expected
 
 
 @pytest.fixture
@@ -112,10 +198,10 @@ def limited():
 
 def test_the_quota_of_a_real_control_group_counts(limited):
     script = (
-        "import os, runpy, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
-        "print(runpy.run_path(sys.argv[2])['processors']())"
+        "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid()));"
+        "from dali_storage.runtime.machine import processors; print(processors())"
     )
-    command = [sys.executable, "-c", script, limited / "cgroup.procs", processors.__file__]
+    command = [sys.executable, "-c", script, limited / "cgroup.procs"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
