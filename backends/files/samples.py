@@ -74,6 +74,14 @@ class SampleFiles:
         """Forget the sizes of `samples`, which are sized again when next needed."""
         self._sizes[samples] = -1
 
+    def flags_of(self, samples: IntArray) -> IntArray:
+        """The flags for open(2) of each of `samples`: int64[n]."""
+        return np.full(samples.size, self.flags)
+
+    def keeps(self, lane: int) -> bool:
+        """Whether files that `sizes()` opened are still open for the next read."""
+        return bool(self._kept.get(lane))
+
     def open(
         self, fds: list[int], samples: IntArray, lane: int, *, wait: bool = True
     ) -> list[bytes]:

@@ -46,6 +46,9 @@ mmap = _with_errno.mmap
 mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_int64]
 mmap.restype = c_void_p
 
+munmap = _without_errno.munmap
+munmap.argtypes = [c_void_p, c_size_t]
+
 dup3_with_gil = _held.dup3
 dup3_with_gil.argtypes = [c_int, c_int, c_int]
 
@@ -56,6 +59,11 @@ openat2_with_gil.restype = c_long
 
 BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 """The address of bzero(3), for foreign code to call."""
+
+
+def row_addresses(rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    """The address of each row of a C-contiguous array."""
+    return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
 
 
 def make_iovecs(*pieces: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dali_storage.backends.linux import aio, preadv
+from dali_storage.backends.linux import aio, engines
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleSizeChanged
 from dali_storage.contract.ranges import Ranges
@@ -22,16 +22,39 @@ from dali_storage.testing import (
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
 from tests.kit.file_reading import FileTests, of_reading, yielding
-from tests.kit.sandbox import IO_SETUP, PREADV2, run_without
+from tests.kit.sandbox import IO_SETUP, IO_URING_SETUP, PREADV2, run_without
 from tests.kit.tiers import by_tier
 
 
-class TestAio(RangeTests, ReaderTests):
+class TestByDefault(RangeTests, ReaderTests):
     batches = by_tier(300, 5_000)
     openings = by_tier(30, 500)
 
     def open(self, catalog):
         return PythonFileReader(catalog)
+
+
+@of_reading
+class TestAio(RangeTests, ReaderTests):
+    batches = by_tier(300, 5_000)
+
+    def open(self, catalog):
+        return PythonFileReader(catalog, io="aio")
+
+
+@of_reading
+class TestIoUring(RangeTests, ReaderTests):
+    batches = by_tier(300, 5_000)
+
+    def open(self, catalog):
+        return PythonFileReader(catalog, io="io_uring")
+
+
+@pytest.mark.long
+@of_reading
+class TestIoUringDirect(RangeTests, ReaderTests):
+    def open(self, catalog):
+        return PythonFileReader(catalog, io="io_uring", direct=True)
 
 
 @pytest.mark.long
@@ -79,12 +102,14 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path):
 class TestFiles(FileTests):
     backend = PythonFileReader
     ways: ClassVar[list[dict[str, Any]]] = [
+        {"io": "io_uring"},
+        {"io": "io_uring", "direct": True},
         {"io": "aio", "copying_lanes": 1},
         {"io": "aio", "direct": True},
         {"io": "preadv", "copying_lanes": 3},
         {"io": "preadv", "direct": True},
     ]
-    ways_of_large = ways[:2] + ways[3:]
+    ways_of_large = ways[:4] + ways[5:]
 
 
 def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path):
@@ -126,19 +151,43 @@ from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, read
 
 print(f"works: {PythonFileReader.unavailable() is None}")
-for io in (None, "aio", "preadv"):
+print(f"the doctor: {[*PythonFileReader.devices()][0].problem}")
+for io in (None, "io_uring", "aio", "preadv"):
     try:
         with PythonFileReader(from_files([sys.argv[1]]), io=io) as reader:
+            reader.sizes(np.array([0]), 0)
             print(f"{io} reads {read(reader, np.array([0]))[0].decode()} by {reader.io}")
     except BackendUnavailable as error:
         print(f"{io} is refused: {error}")
 """
 
 
-def test_without_kernel_aio_preadv_reads_with_one_warning(one_file):
-    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[:2] == ["works: True", "None reads bytes by preadv"], run.stderr
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(errno.EPERM, "Operation not permitted"), (errno.ENOSYS, "Function not implemented")],
+)
+def test_without_io_uring_kernel_aio_reads(one_file, number, why):
+    run = run_without([IO_URING_SETUP], READ, os.fsdecode(one_file.path(0)), number=number)
+    works, doctor, *lines = run.stdout.splitlines()
+    assert works == "works: True", run.stderr
+    assert f"io_uring is refused ({why})" in doctor
+    assert [lines[0], *lines[2:]] == [
+        "None reads bytes by aio",
+        "aio reads bytes by aio",
+        "preadv reads bytes by preadv",
+    ]
+    assert lines[1].startswith(
+        f"io_uring is refused: io_uring is refused ({why}); allow io_uring_s"
+    )
+    assert "sysctl kernel.io_uring_disabled=0" in lines[1]
+    assert lines[1].endswith("or use the python-file option io='aio' or io='preadv'")
+    assert run.stderr == ""
+
+
+def test_without_io_uring_and_kernel_aio_preadv_reads_with_one_warning(one_file):
+    run = run_without([IO_URING_SETUP, IO_SETUP], READ, os.fsdecode(one_file.path(0)))
+    works, _, *lines = run.stdout.splitlines()
+    assert (works, lines[0]) == ("works: True", "None reads bytes by preadv"), run.stderr
     assert "aio is refused: kernel AIO: io_setup failed (Operation not permitted)" in lines[2]
     assert "seccomp" in lines[2]
     assert lines[2].endswith("or use the python-file option io='preadv'")
@@ -146,20 +195,21 @@ def test_without_kernel_aio_preadv_reads_with_one_warning(one_file):
     assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
 
 
-def test_without_preadv_kernel_aio_reads(one_file):
-    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[:3] == ["works: True", "None reads bytes by aio", "aio reads bytes by aio"]
+def test_without_preadv_and_kernel_aio_io_uring_reads(one_file):
+    run = run_without([PREADV2, IO_SETUP], READ, os.fsdecode(one_file.path(0)))
+    works, doctor, *lines = run.stdout.splitlines()
+    assert (works, doctor) == ("works: True", "the doctor: None"), run.stderr
+    assert lines[:2] == ["None reads bytes by io_uring", "io_uring reads bytes by io_uring"]
     assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
-    assert lines[3].endswith("or use the python-file option io='aio'")
+    assert lines[3].endswith("or use the python-file option io='io_uring'")
     assert run.stderr == ""
 
 
-def test_without_either_the_backend_is_unavailable(one_file):
-    run = run_without([IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[0] == "works: False", run.stderr
-    assert [" is refused: " in line for line in lines[1:]] == [True] * 3
+def test_without_any_the_backend_is_unavailable(one_file):
+    run = run_without([IO_URING_SETUP, IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
+    works, _, *lines = run.stdout.splitlines()
+    assert works == "works: False", run.stderr
+    assert [" is refused: " in line for line in lines] == [True] * 4
 
 
 def forget_pages(path, start):
@@ -171,7 +221,7 @@ def forget_pages(path, start):
 
 @pytest.mark.parametrize(("old", "new"), [(0, 10), (100, 200), (4096, 8192), (65536, 131072)])
 @pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("io", ["aio", "preadv"])
+@pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
 def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct, io):
     content = np.random.default_rng(old).bytes(new)
     (tmp_path / "file").write_bytes(content[:old])
@@ -185,7 +235,7 @@ def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct,
         assert read(reader, np.array([0])) == [content]
 
 
-@pytest.mark.parametrize("io", ["aio", "preadv"])
+@pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
 def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cached(
     tmp_path, io, monkeypatch
 ):
@@ -244,13 +294,13 @@ class Stunted:
 @pytest.fixture(params=["aio", "preadv"])
 def stunted_io(request, monkeypatch):
     """An `io` whose reads are stunted."""
-    by_aio, by_preadv = aio.read, preadv.read
+    by_aio, by_preadv = aio.read, engines.preadv
 
     def read_by_aio(depth, *arguments):
         return Stunted.read(partial(by_aio, depth), *arguments)
 
     monkeypatch.setattr(aio, "read", read_by_aio)
-    monkeypatch.setattr(preadv, "read", partial(Stunted.read, by_preadv))
+    monkeypatch.setattr(engines, "preadv", partial(Stunted.read, by_preadv))
     return request.param
 
 
