@@ -101,6 +101,7 @@ class PythonFileReader(Reader):
             copying_lanes = processors()
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=direct)
+        self._files.by_ring = self.io == "io_uring"
         self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
@@ -185,7 +186,7 @@ class PythonFileReader(Reader):
         Returns the bytes read of each file, int64[n]; negative if not read.
         """
         found = np.full_like(batch.sizes, -1)
-        if self.io != "io_uring" or self._files.keeps(lane) or (ring := uring.ring()) is None:
+        if not self._files.by_ring or self._files.keeps(lane) or (ring := uring.ring()) is None:
             return found
         if batch.sizes.max(initial=0) >= uring.MOST_BYTES:
             return found

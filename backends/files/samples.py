@@ -4,7 +4,7 @@ import errno
 import os
 import weakref
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import compress, repeat
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import SampleSizeChanged, os_error
 from ...contract.reader import Batch
+from ..linux import uring
 from .opening import close_all, is_local, open_cached, open_files, open_missing, regular_sizes
 
 FILES_AT_ONCE = 64  # per lane; a process may open 1,024 files by default
@@ -30,6 +31,7 @@ class SampleFiles:
         alignment: bytes; addresses of samples should be multiples of this.
         unit: bytes; offsets and lengths of reads must be multiples of this.
         local: whether the file system of the first file `is_local()`.
+        by_ring: whether io_uring may look up sizes; False unless set.
     """
 
     def __init__(self, catalog: Catalog, *, direct: bool) -> None:
@@ -46,6 +48,7 @@ class SampleFiles:
         self.local = catalog.file_count > 0 and is_local(
             os.path.dirname(catalog.file_path(0)) or b"."
         )
+        self.by_ring = False
         self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))
@@ -131,9 +134,19 @@ class SampleFiles:
                     raise
 
     def _size(self, samples: IntArray, lane: int) -> None:
-        """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""
+        """Size at least one of `samples`; keep files open if opened, FILES_AT_ONCE at most."""
         with open_files() as fds:
-            paths = self.open(fds, samples, lane)
+            fds += [-1] * samples.size
+            paths = self._catalog.paths(samples)
+            if not (self.local and open_cached(fds, paths, self.flags)):
+                if self.by_ring and (ring := uring.ring()) is not None:
+                    # At the same time; the others, opened one by one, give their errors.
+                    closed, left = np.array(fds) < 0, np.ones(samples.size, bool)
+                    sizes = ring.sizes([*compress(paths, closed)])
+                    self._sizes[samples[closed]], left[closed] = sizes, sizes < 0
+                    samples, paths = samples[left], [*compress(paths, left)]
+                    fds[:] = compress(fds, left)
+                open_missing(fds, paths, self.flags, close_others=close_all_kept)
             self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
             kept = self._kept.setdefault(lane, {})
             room = FILES_AT_ONCE - len(kept)

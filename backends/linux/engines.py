@@ -47,7 +47,7 @@ def choose(
         # 4: this, the constructor, the check of its options, and the caller.
         warnings.warn(what, RuntimeWarning, stacklevel=4)
     if chosen == "io_uring":
-        return chosen, partial(_by_ring, without_ring(depth))
+        return chosen, partial(_by_ring, depth, without_ring(depth))
     return chosen, partial(aio.read, depth) if chosen == "aio" else preadv
 
 
@@ -78,6 +78,7 @@ def preadv(
 
 
 def _by_ring(
+    depth: int,
     without: Read,
     fds: npt.ArrayLike,
     iovecs: npt.NDArray[np.void],
@@ -85,8 +86,9 @@ def _by_ring(
     rw_flags: int = 0,
 ) -> IntArray:
     """Read by the ring of the calling thread, or as `without` while there is none."""
-    read = without if (ring := uring.ring()) is None else ring.read
-    return read(fds, iovecs, offsets, rw_flags)
+    if (ring := uring.ring()) is None:
+        return without(fds, iovecs, offsets, rw_flags)
+    return ring.read(fds, iovecs, offsets, rw_flags, at_once=depth)
 
 
 def _preadv_unavailable() -> BackendUnavailable | None:

@@ -15,6 +15,15 @@ import numpy.typing as npt
 IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 """struct iovec of a 64-bit machine: address and bytes of a piece of memory."""
 
+STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compared
+    {
+        "names": ["mode", "inode", "size", "ctime_s", "ctime_ns", "mtime_s", "mtime_ns"],
+        "formats": ["<u2", "<i8", "<i8", "<i8", "<u4", "<i8", "<u4"],
+        "offsets": [28, 32, 40, 96, 104, 112, 120],
+        "itemsize": 256,
+    }
+)
+
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 

@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 import resource
+import stat
 import threading
 import time
 import weakref
@@ -43,6 +44,7 @@ SQE = np.dtype(  # struct io_uring_sqe
 CQE = np.dtype([("user_data", "<u8"), ("res", "<i4"), ("flags", "<u4")])
 READV, OPENAT, STATX = 1, 18, 21
 _FIXED_FILE, _LINK, _ASYNC = 1, 4, 16  # IOSQE_*
+_STATX_TYPE_SIZE = 0x201
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427  # on every machine, like all system calls since 2019
 # IORING_SETUP_*: of several bad entries none stops the others; one thread; completions in its calls
@@ -134,18 +136,31 @@ class Ring:
             int64[n]: the number of bytes read, or -errno. -ECANCELED stands for any error.
         """
         pairs = self._pairs[: len(paths)]
-        names = b"\0".join([*paths, b""])
-        lengths = np.fromiter(map(len, paths), np.int64, len(paths)) + 1
-        first = np.frombuffer(names, np.uint8).ctypes.data
-        pairs["addr"][:, 0] = first + np.cumsum(lengths) - lengths
+        names, pairs["addr"][:, 0] = _joined(paths)
         pairs["op_flags"][:, 0] = open_flags
         pairs["addr"][:, 1] = libc.row_addresses(iovecs)
         try:
             return self.run(pairs.reshape(-1))[1::2]
         finally:
+            del names
             # A read can never hit the file of the batch before: its slot is empty.
             update = np.array([0, self._nothing.ctypes.data], np.uint64)  # io_uring_files_update
             self._register(_FILES_UPDATE, update, len(paths))
+
+    def sizes(self, paths: Sequence[bytes]) -> IntArray:
+        """The size of n regular files in bytes, int64[n]; -1 for another file, and after an error.
+
+        All are asked at the same time, by as many workers of the kernel.
+        """
+        status, entries = np.zeros(len(paths), libc.STATX), np.zeros(len(paths), SQE)
+        names, entries["addr"] = _joined(paths)
+        entries["opcode"], entries["fd"], entries["len"] = STATX, libc.AT_FDCWD, _STATX_TYPE_SIZE
+        entries["off"] = libc.row_addresses(status)
+        parts = np.array_split(entries, -(-len(paths) // _ENTRIES) or 1)
+        failed = np.concatenate([*map(self.run, parts)])
+        del names
+        regular = (failed == 0) & (status["mode"] & 0o170000 == stat.S_IFREG)
+        return np.where(regular, status["size"], -1)
 
     def read(
         self,
@@ -153,21 +168,21 @@ class Ring:
         iovecs: npt.NDArray[np.void],
         offsets: npt.ArrayLike,
         rw_flags: int = 0,
+        at_once: int = _ENTRIES,
     ) -> IntArray:
-        """Read n ranges of open files, otherwise as `aio.AioContext.read()`."""
+        """Read n ranges of open files, `at_once` at most; else as `aio.AioContext.read()`."""
         n, pieces = iovecs.shape
         entries = np.zeros(n, SQE)
         entries["opcode"] = READV
         entries["fd"], entries["off"], entries["op_flags"] = fds, offsets, rw_flags
         entries["addr"], entries["len"] = libc.row_addresses(iovecs), pieces
-        results = np.empty(n, np.int64)
-        for at in range(0, n, _ENTRIES):
-            part = slice(at, at + _ENTRIES)
-            results[part] = self.run(entries[part])
-        # With O_NONBLOCK, and before Linux 6.5, not every disk is waited for but by a worker.
-        if not rw_flags and (again := np.flatnonzero(results == -errno.EAGAIN)).size:
+        most = min(at_once, _ENTRIES)
+        parts = np.array_split(entries, -(-n // most) or 1)
+        results = np.concatenate([*map(self.run, parts)])
+        # With O_NONBLOCK, and before Linux 6.5, only a worker of the kernel waits for some disks.
+        if not rw_flags and (again := np.flatnonzero(results == -errno.EAGAIN)[:most]).size:
             entries["flags"] = _ASYNC
-            results[again] = self.run(entries[again[:_ENTRIES]])
+            results[again] = self.run(entries[again])
         return results
 
     def run(self, entries: npt.NDArray[np.void]) -> IntArray:
@@ -289,6 +304,13 @@ def unavailable() -> BackendUnavailable | None:
     if lacking.size:
         return BackendUnavailable("io_uring of this kernel cannot open or read", "update it")
     return None
+
+
+def _joined(paths: Sequence[bytes]) -> tuple[bytes, IntArray]:
+    """A table of n paths, each with a NUL behind, and their addresses in it: int64[n]."""
+    table = b"\0".join([*paths, b""])
+    lengths = np.fromiter(map(len, paths), np.int64, len(paths)) + 1
+    return table, np.frombuffer(table, np.uint8).ctypes.data + np.cumsum(lengths) - lengths
 
 
 def _call(number: int, *arguments: object) -> int:
