@@ -1,4 +1,4 @@
-"""Samples as extents of a block device or image, read in one submission per batch."""
+"""Samples as extents of a block device or image, read in one kernel AIO submission per batch."""
 
 import errno
 from collections.abc import Iterator
@@ -16,26 +16,22 @@ from .extents.map import load_map
 from .extents.plan import DeviceReads
 from .extents.reader import TRANSFERS, Bmap, MappedReader
 from .extents.samples import Failures
-from .linux import engines
+from .linux import aio
 from .linux.libc import make_iovecs
 from .linux.storage import DirectFile, list_disks, open_direct
 
 _RETRIES = 1
 _NAME = "block"
-_ENGINES = engines.RING_FIRST[:2]
 
 
 class BlockReader(MappedReader[DirectFile]):
-    """A reader of the extents of a map, with O_DIRECT, by io_uring or else kernel AIO.
+    """A reader of the extents of a map, with O_DIRECT and kernel AIO.
 
     `python -m bmap_tools create` makes the map. The reads of a batch are computed as numpy columns
     and submitted by one system call. While the mapped file system is mounted, each sample is
     compared with the map after its bytes are read and before they are delivered, or only once if
     the file system is read-only. A sample written, replaced, moved or deleted since the mapping is
     refused.
-
-    Attributes:
-        io: the way to read, "io_uring" or "aio".
     """
 
     @check_options(_NAME)
@@ -71,23 +67,24 @@ class BlockReader(MappedReader[DirectFile]):
             MapFormatError: the map is invalid or inconsistent.
             StaleMapError: the device is not the mapped one; samples are not in the map, or have
                 changed since the mapping.
-            BackendUnavailable: no permission to read the device, no O_DIRECT, neither io_uring
-                nor kernel AIO; or
+            BackendUnavailable: no permission to read the device, no O_DIRECT, no kernel AIO; or
                 some samples can only be read as files, and their file system is not mounted.
             OSError: the map or the device cannot be opened.
         """
         self.lanes = lanes
+        self._queue_depth = queue_depth
         loaded = load_map(bmap)
 
         def transfer(_: DirectFile) -> int:
-            self.io, self._read = engines.choose(_NAME, None, queue_depth, _ENGINES)
+            if reason := aio.unavailable(queue_depth):
+                raise reason
             return max_transfer
 
         self._open(catalog, loaded, uri, open_direct, transfer, retries=_RETRIES, check=check)
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
-        return engines.missing("io_uring", 1) and engines.missing("aio", 1)
+        return aio.unavailable()
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
@@ -98,8 +95,7 @@ class BlockReader(MappedReader[DirectFile]):
 
     def _submit(self, reads: DeviceReads) -> Failures:
         iovecs = make_iovecs((reads.memory, reads.lengths))
-        fds = np.full(len(iovecs), self._device.file.fileno())
-        results = self._read(fds, iovecs, reads.offsets, 0)
+        results = aio.read(self._queue_depth, self._device.file.fileno(), iovecs, reads.offsets)
         failed = np.flatnonzero(results != reads.lengths).tolist()
         return {index: _reason(int(results[index]), int(reads.lengths[index])) for index in failed}
 

@@ -67,32 +67,31 @@ class PythonFileReader(Reader):
                 the memory is needed elsewhere. Needs less CPU per byte, but every epoch reads
                 from the disk.
             lanes: batches read at once while blocked on the disk.
-            io: "io_uring" opens and reads many files by one system call; it needs Linux 6.1, and
-                container runtimes forbid it by default. "aio" submits many reads at once to the
-                kernel's asynchronous I/O. "preadv" reads one file after the other in each lane:
-                slower, above all with `direct`. None: the first of these that works, for ranges
-                "aio" before "io_uring"; "preadv" with a RuntimeWarning. "mmap" maps containers;
-                one that is cut short may kill the process (docs/containers.md). Where mapping is
-                unsafe or useless, they are read, with a `NotMapped` warning.
+            io: "io_uring" opens and reads many whole files by one system call (Linux 6.1; container
+                runtimes forbid it by default). "aio" submits many reads at once to the kernel's
+                asynchronous I/O. "preadv" reads one file after the other in each lane: slower,
+                above all with `direct`. None: the first of these that works, "preadv" with a
+                RuntimeWarning. "mmap" maps containers; one that is cut short may kill the process
+                (docs/containers.md). Where mapping is unsafe or useless, they are read, with a
+                `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole
                 files: processors minus `num_threads`, at least 1; ranges: all processors.
 
         Raises:
-            ValueError, TypeError: a wrong option; "mmap" with `direct`, for whole files, or for
-                more containers than a quarter of vm.max_map_count.
+            ValueError, TypeError: a wrong option; "io_uring" for ranges; "mmap" with `direct`, for
+                whole files, or for more containers than a quarter of vm.max_map_count.
             OSError: `direct` on a file system without O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
         if io == "mmap" and direct:
             what = "io='mmap' and direct=True exclude each other"
             raise ValueError(f"{_NAME}: {what}; leave out one of them")
-        engine = None if io == "mmap" else io
         self._whole = catalog.ranges is None
-        # Open files are read as fast by AIO, and all threads share its contexts.
-        order = engines.RING_FIRST if self._whole else engines.AIO_FIRST
-        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, order)
-        if self._whole and self.io == "io_uring":
-            self._read = engines.without_ring(FILES_AT_ONCE)
+        if io == "io_uring" and not self._whole:
+            what = "io='io_uring' is for whole files: kernel AIO reads open containers faster"
+            raise ValueError(f"{_NAME}: {what}; leave out io")
+        engine = None if io == "mmap" else io
+        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self.lanes = lanes
         self._catalog = catalog
         if copying_lanes is None and not self._whole:
@@ -119,11 +118,7 @@ class PythonFileReader(Reader):
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         # The constructor falls back on preadv.
-        problem = None
-        for io in ("io_uring", "aio", "preadv"):
-            if (problem := engines.missing(io, FILES_AT_ONCE)) is None:
-                break
-        return problem
+        return engines.missing("preadv", FILES_AT_ONCE) and engines.missing("aio", FILES_AT_ONCE)
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:

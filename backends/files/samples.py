@@ -95,9 +95,7 @@ class SampleFiles:
 
         Returns the paths of all samples.
         """
-        paths = self._catalog.paths(samples)
-        # Each is popped, because another lane may close it at the same time.
-        fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
+        paths = self._take_kept(fds, samples, lane)
         if not (self.local and open_cached(fds, paths, self.flags)):
             open_missing(fds, paths, self.flags, wait=wait, close_others=close_all_kept)
         return paths
@@ -133,11 +131,16 @@ class SampleFiles:
                 if error.errno == errno.EINVAL:
                     raise
 
+    def _take_kept(self, fds: list[int], samples: IntArray, lane: int) -> list[bytes]:
+        """Fill an empty list with kept descriptors, or -1; return the paths of all samples."""
+        # Each is popped, because another lane may close it at the same time.
+        fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
+        return self._catalog.paths(samples)
+
     def _size(self, samples: IntArray, lane: int) -> None:
         """Size at least one of `samples`; keep files open if opened, FILES_AT_ONCE at most."""
         with open_files() as fds:
-            fds += [-1] * samples.size
-            paths = self._catalog.paths(samples)
+            paths = self._take_kept(fds, samples, lane)
             if not (self.local and open_cached(fds, paths, self.flags)):
                 if self.by_ring and (ring := uring.ring()) is not None:
                     # At the same time; the others, opened one by one, give their errors.

@@ -4,7 +4,6 @@ import ctypes
 import errno
 import os
 import warnings
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -19,41 +18,30 @@ from .reads import Read
 
 Io: TypeAlias = Literal["io_uring", "aio", "preadv"]
 
-RING_FIRST: tuple[Io, ...] = ("io_uring", "aio", "preadv")
-AIO_FIRST: tuple[Io, ...] = ("aio", "io_uring", "preadv")
 
-
-def choose(
-    backend: str, io: Io | None, depth: int, order: Sequence[Io] = AIO_FIRST
-) -> tuple[Io, Read]:
+def choose(backend: str, io: Io | None, depth: int, *, whole: bool = False) -> tuple[Io, Read]:
     """Choose a backend's engine for up to `depth` reads at once; return its name and function.
 
-    None: the first in `order` that is available; "preadv" with a RuntimeWarning at the line of the
-    backend's caller.
+    None: for `whole` files "io_uring" where available, "aio" where available, otherwise "preadv"
+    with a RuntimeWarning at the line of the backend's caller. The function reads open files; with
+    "io_uring", this is what a `uring.Ring` does not do: by kernel AIO if available.
 
     Raises:
         BackendUnavailable: the engine does not work on this machine.
     """
-    working = [each for each in order if missing(each, depth) is None]
-    chosen = io or (working or ["aio"])[0]
-    if (problem := missing(chosen, depth)) is not None:
-        if io is None:
-            raise problem
-        others = " or ".join(f"io={each!r}" for each in order if each in working or not working)
-        remedy = f"{problem.remedy}; or use the python-file option {others}"
-        raise BackendUnavailable(problem.reason, remedy)
-    if chosen == "preadv" != io:
-        what = f"{backend}: reading by preadv, which is slower: {missing('aio', depth)}"
+    by_ring = io == "io_uring" or (io is None and whole and not uring.unavailable())
+    chosen: Io = "io_uring" if by_ring else io or "aio"
+    if (reason := missing(chosen, depth)) is not None:
+        if io is not None:
+            remedy = f"{reason.remedy}; or leave out the python-file option io"
+            raise BackendUnavailable(reason.reason, remedy)
+        if missing("preadv", depth) is not None:
+            raise reason
+        chosen, what = "preadv", f"{backend}: reading by preadv, which is slower: {reason}"
         # 4: this, the constructor, the check of its options, and the caller.
         warnings.warn(what, RuntimeWarning, stacklevel=4)
-    if chosen == "io_uring":
-        return chosen, partial(_by_ring, depth, without_ring(depth))
-    return chosen, partial(aio.read, depth) if chosen == "aio" else preadv
-
-
-def without_ring(depth: int) -> Read:
-    """What reads open files where there is no ring, or not yet: kernel AIO, or else preadv2."""
-    return preadv if missing("aio", depth) else partial(aio.read, depth)
+    without_aio = chosen == "preadv" or (by_ring and missing("aio", depth))
+    return chosen, preadv if without_aio else partial(aio.read, depth)
 
 
 def missing(io: str, depth: int) -> BackendUnavailable | None:
@@ -75,20 +63,6 @@ def preadv(
         nbytes = libc.preadv2(fd, first + index * step, pieces, offset, rw_flags)
         results[index] = nbytes if nbytes >= 0 else -ctypes.get_errno()
     return results
-
-
-def _by_ring(
-    depth: int,
-    without: Read,
-    fds: npt.ArrayLike,
-    iovecs: npt.NDArray[np.void],
-    offsets: npt.ArrayLike,
-    rw_flags: int = 0,
-) -> IntArray:
-    """Read by the ring of the calling thread, or as `without` while there is none."""
-    if (ring := uring.ring()) is None:
-        return without(fds, iovecs, offsets, rw_flags)
-    return ring.read(fds, iovecs, offsets, rw_flags, at_once=depth)
 
 
 def _preadv_unavailable() -> BackendUnavailable | None:

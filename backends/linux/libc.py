@@ -70,7 +70,7 @@ BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 """The address of bzero(3), for foreign code to call."""
 
 
-def row_addresses(rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+def row_addresses(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
     """The address of each row of a C-contiguous array."""
     return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
 

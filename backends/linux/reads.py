@@ -1,4 +1,4 @@
-"""Reads of many open files by some engine, which may be short and are continued."""
+"""Reads of many open files by kernel AIO or preadv2, which may be short and are continued."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ from ...contract._types import IntArray
 from ...contract.stages import yield_turn
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
-"""`engines.preadv()`, `uring.Ring.read()`, or `aio.read()` of some depth."""
+"""`engines.preadv()`, or `aio.read()` of some depth."""
 
 
 class Reads:

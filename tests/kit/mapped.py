@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,9 +16,7 @@ from nvidia.dali import fn
 import bmap_tools
 from dali_storage import readers
 from dali_storage.backends.block import BlockReader
-from dali_storage.backends.linux import uring
-from dali_storage.backends.linux.aio import AioContext
-from dali_storage.backends.linux.uring import Ring
+from dali_storage.backends.linux import aio
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
 from dali_storage.contract.ranges import Ranges
@@ -170,7 +168,7 @@ OTHER_DISKS = [("ext4", 512, True), ("ext4", 4096, False), ("ext4", 4096, True)]
 OTHER_DISKS += [("xfs", 512, False), ("xfs", 512, True), ("xfs", 4096, False)]
 
 
-def break_reads(
+def break_aio(
     patch: pytest.MonkeyPatch,
     position: int,
     outcome: str = "error",
@@ -179,39 +177,18 @@ def break_reads(
     merges: bool = False,
 ) -> list[int]:
     """As `RawDiskTests.break_sector()`; `merges`: the kernel merges all reads of a submission."""
-    tries = list[int]()
+    whole, tries = aio.read, list[int]()
 
-    def fail(results: Any, iovecs: Any, offsets: Any) -> Any:
+    def fail(depth: int, fd: int, iovecs: Any, offsets: Any) -> Any:
+        results = whole(depth, fd, iovecs, offsets)
         hit = (offsets <= position) & (offsets + iovecs["len"][:, 0].astype(np.int64) > position)
         if hit.any() and len(tries) < times:
             tries.append(position)
             results[hit | merges] = {"error": -errno.EIO, "short": 512, "nothing": 0}[outcome]
         return results
 
-    watch_reads(patch, after=fail)
+    patch.setattr("dali_storage.backends.linux.aio.read", fail)
     return tries
-
-
-def watch_reads(
-    patch: pytest.MonkeyPatch,
-    *,
-    before: Callable[[], object] = lambda: None,
-    after: Callable[[Any, Any, Any], Any] = lambda results, iovecs, offsets: results,
-) -> None:
-    """Call functions before and after the reads of every engine; `after` returns the results."""
-
-    def watched(whole: Callable[..., Any], *call: Any, **named: Any) -> Any:
-        before()
-        return after(whole(*call, **named), *call[2:4])
-
-    for engine in (AioContext, Ring):
-        whole = engine.read
-        patch.setattr(engine, "read", lambda *call, it=whole, **named: watched(it, *call, **named))
-
-
-def without_io_uring(patch: pytest.MonkeyPatch) -> None:
-    """Readers opened from now on find it refused."""
-    patch.setattr(uring, "unavailable", lambda: BackendUnavailable("io_uring is refused"))
 
 
 class RawDiskTests:

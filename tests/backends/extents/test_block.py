@@ -26,10 +26,9 @@ from tests.kit.mapped import (
     OTHER_DISKS,
     OnDisk,
     RawDiskTests,
-    break_reads,
+    break_aio,
     map_files,
     nothing_stays_open,
-    without_io_uring,
 )
 from tests.kit.tiers import by_tier
 
@@ -42,20 +41,7 @@ class OfBlock(OnDisk):
 
 class TestOnExt4(OfBlock):
     batches = by_tier(300, 5_000)
-    openings = by_tier(3, 10)
-
-
-class TestByKernelAio(OfBlock):
-    openings = by_tier(3, 10)  # the kernel takes 33 ms to end a context
-
-    @pytest.fixture(autouse=True)
-    def aio(self, monkeypatch):
-        without_io_uring(monkeypatch)
-
-    def open(self, catalog):
-        reader = super().open(catalog)
-        assert reader.io == "aio"
-        return reader
+    openings = by_tier(3, 10)  # the kernel takes 33 ms to end an AIO context
 
 
 @pytest.mark.long
@@ -99,12 +85,7 @@ class TestOnDisks(RawDiskTests):
         *DISKS,
         *(pytest.param(made_of, marks=pytest.mark.long) for made_of in OTHER_DISKS),
     ]
-    break_sector = staticmethod(break_reads)
-
-    @pytest.fixture(autouse=True, params=["io_uring", "aio"])
-    def engine(self, request, monkeypatch):
-        if request.param == "aio":
-            without_io_uring(monkeypatch)
+    break_sector = staticmethod(break_aio)
 
 
 def test_files_that_share_extents_are_read_right(tmp_path):
@@ -121,8 +102,7 @@ def test_files_that_share_extents_are_read_right(tmp_path):
         assert mapped.read() == mapped.contents
 
 
-def test_a_device_without_an_engine_does_not_stay_open(mapped, ext4, monkeypatch):
-    without_io_uring(monkeypatch)
+def test_a_device_without_contexts_does_not_stay_open(mapped, ext4, monkeypatch):
     refusal = BackendUnavailable("no contexts")
     monkeypatch.setattr("dali_storage.backends.linux.aio.unavailable", lambda depth: refusal)
     with nothing_stays_open(ext4.device), pytest.raises(BackendUnavailable):
@@ -133,11 +113,11 @@ def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(mapped, 
     position = int(bmap_tools.load(mapped.bmap).extents[1, 1])
     with mapped.open() as reader:
         with monkeypatch.context() as patch:
-            break_reads(patch, position, merges=True)
+            break_aio(patch, position, merges=True)
             for samples in ([0, 1, 2], [2, 0, 1]):
                 with raises_naming(OSError, mapped.catalog.path(1)):
                     read(reader, np.array(samples))
-        break_reads(monkeypatch, position, times=1, merges=True)
+        break_aio(monkeypatch, position, times=1, merges=True)
         assert read(reader, np.arange(3)) == mapped.contents
 
 

@@ -25,7 +25,7 @@ from tests.kit.layouts import (
     write_interleaved,
     write_sparse,
 )
-from tests.kit.mapped import NEEDS_ROOT, break_reads, catalog_of, expected, require_right
+from tests.kit.mapped import NEEDS_ROOT, break_aio, catalog_of, expected, require_right
 
 pytestmark = NEEDS_ROOT
 
@@ -258,7 +258,7 @@ def test_a_bad_sector_is_reported_with_the_sample_that_needs_it(root, tmp_path, 
     rows = [(0, 512 + 8192 * index, 7000) for index in range(20)]
     bmap = make_map(root, tmp_path / "bmap.json")
     logical, physical, length = bmap_tools.load(bmap).extents[0].tolist()
-    break_reads(monkeypatch, physical + 8192 * 7 + 600, times=times)
+    break_aio(monkeypatch, physical + 8192 * 7 + 600, times=times)
     catalog, contents = catalog_of([path], rows), expected([path], rows)
     with BlockReader(catalog, bmap=bmap, max_transfer=BLOCK) as reader:
         if times == 1:

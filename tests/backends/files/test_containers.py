@@ -217,12 +217,12 @@ def test_a_range_behind_8_gib_is_read(tmp_path):
     files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
     ranges = Ranges.of_columns(np.array([0]), np.array([start]), np.array([5]))
     catalog = replace(files, ranges=ranges)
-    for options in ({}, {"direct": True}, {"io": "preadv"}, {"io": "io_uring"}):
+    for options in ({}, {"direct": True}, {"io": "preadv"}):
         with PythonFileReader(catalog, **options) as reader:
             assert read(reader, np.array([0, 0]), catalog) == [b"right"] * 2
 
 
-@pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}, {"io": "io_uring"}])
+@pytest.mark.parametrize("options", [{}, {"direct": True}, {"io": "preadv"}])
 @pytest.mark.parametrize("fails_again", [True, False])
 def test_the_sample_whose_bytes_cannot_be_read_is_named(
     tmp_path, monkeypatch, options, fails_again

@@ -42,21 +42,6 @@ class TestAio(RangeTests, ReaderTests):
         return PythonFileReader(catalog, io="aio")
 
 
-@of_reading
-class TestIoUring(RangeTests, ReaderTests):
-    batches = by_tier(300, 5_000)
-
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="io_uring")
-
-
-@pytest.mark.long
-@of_reading
-class TestIoUringDirect(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="io_uring", direct=True)
-
-
 @pytest.mark.long
 @of_reading
 class TestOneLane(RangeTests, ReaderTests):
@@ -132,6 +117,12 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
             reader.sizes(np.array([0]), 0)
 
 
+def test_io_uring_is_refused_for_ranges(tmp_path):
+    (tmp_path / "class").mkdir()
+    with pytest.raises(ValueError, match=r"is for whole files.*leave out io"):
+        PythonFileReader(write_packed(tmp_path), io="io_uring")
+
+
 @pytest.mark.parametrize(("given", "of_ranges"), [(None, 3), (1, 1), (64, 64)])
 def test_lanes_copy_ranges_on_all_processors(monkeypatch, given, of_ranges):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
@@ -180,7 +171,7 @@ def test_without_io_uring_kernel_aio_reads(one_file, number, why):
         f"io_uring is refused: io_uring is refused ({why}); allow io_uring_s"
     )
     assert "sysctl kernel.io_uring_disabled=0" in lines[1]
-    assert lines[1].endswith("or use the python-file option io='aio' or io='preadv'")
+    assert lines[1].endswith("or leave out the python-file option io")
     assert run.stderr == ""
 
 
@@ -190,19 +181,25 @@ def test_without_io_uring_and_kernel_aio_preadv_reads_with_one_warning(one_file)
     assert (works, lines[0]) == ("works: True", "None reads bytes by preadv"), run.stderr
     assert "aio is refused: kernel AIO: io_setup failed (Operation not permitted)" in lines[2]
     assert "seccomp" in lines[2]
-    assert lines[2].endswith("or use the python-file option io='preadv'")
+    assert lines[2].endswith("or leave out the python-file option io")
     assert lines[3:] == ["preadv reads bytes by preadv"]
     assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
 
 
-def test_without_preadv_and_kernel_aio_io_uring_reads(one_file):
-    run = run_without([PREADV2, IO_SETUP], READ, os.fsdecode(one_file.path(0)))
+def test_without_kernel_aio_io_uring_reads(one_file):
+    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
     works, doctor, *lines = run.stdout.splitlines()
     assert (works, doctor) == ("works: True", "the doctor: None"), run.stderr
     assert lines[:2] == ["None reads bytes by io_uring", "io_uring reads bytes by io_uring"]
-    assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
-    assert lines[3].endswith("or use the python-file option io='io_uring'")
     assert run.stderr == ""
+
+
+def test_without_preadv_the_others_read(one_file):
+    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
+    _, _, *lines = run.stdout.splitlines()
+    assert lines[1:3] == ["io_uring reads bytes by io_uring", "aio reads bytes by aio"], run.stderr
+    assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
+    assert lines[3].endswith("or leave out the python-file option io")
 
 
 def test_without_any_the_backend_is_unavailable(one_file):
@@ -235,7 +232,7 @@ def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct,
         assert read(reader, np.array([0])) == [content]
 
 
-@pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
+@pytest.mark.parametrize("io", ["aio", "preadv"])
 def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cached(
     tmp_path, io, monkeypatch
 ):
