@@ -185,7 +185,9 @@ class Ring:
         self._sq_tail[:] = self._sq_head
         since = time.monotonic()
         while count := self._in_flight():
-            self._enter(0, count, self._waits[1])
+            # The kernel counts the completions that are not taken, too.
+            ready = int(self._cq_tail[0]) - int(self._cq_head[0]) & 0xFFFFFFFF
+            self._enter(0, ready + count, self._waits[1])
             if self._in_flight() < count:
                 since = time.monotonic()
             elif time.monotonic() - since >= _STALL_S:
