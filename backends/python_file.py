@@ -67,13 +67,11 @@ class PythonFileReader(Reader):
                 the memory is needed elsewhere. Needs less CPU per byte, but every epoch reads
                 from the disk.
             lanes: batches read at once while blocked on the disk.
-            io: "io_uring" opens and reads many whole files by one system call (Linux 6.1; container
-                runtimes forbid it by default). "aio" submits many reads at once to the kernel's
-                asynchronous I/O. "preadv" reads one file after the other in each lane: slower,
-                above all with `direct`. None: the first of these that works, "preadv" with a
-                RuntimeWarning. "mmap" maps containers; one that is cut short may kill the process
-                (docs/containers.md). Where mapping is unsafe or useless, they are read, with a
-                `NotMapped` warning.
+            io: "io_uring" opens and reads many whole files by one system call. "aio" submits many
+                reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
+                first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one that
+                is cut short may kill the process (docs/containers.md). Where mapping is unsafe or
+                useless, they are read, with a `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole
                 files: processors minus `num_threads`, at least 1; ranges: all processors.
 
