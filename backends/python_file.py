@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
@@ -25,7 +26,7 @@ from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
 from .files.spans import SpanReads
-from .linux import engines, mapping
+from .linux import engines, mapping, uring
 from .linux.libc import make_iovecs
 from .linux.reads import Reads
 
@@ -36,13 +37,14 @@ _Io: TypeAlias = engines.Io | Literal["mmap"]
 class PythonFileReader(Reader):
     """A reader of whole files, or ranges of containers, through the page cache or around it.
 
-    Up to 64 whole files are opened, read by one submission of kernel AIO and closed, then the next
-    ones. Containers stay open, and are checked for changes after the reads of every batch.
+    Up to 256 whole files are opened, read and closed by one submission of io_uring; or up to 64 are
+    opened, read by one of kernel AIO and closed. Containers stay open, and are checked for changes
+    after the reads of every batch.
 
     With io="mmap", containers are mapped, and batches are views of the page cache.
 
     Attributes:
-        io: the way to read files that are not mapped, "aio" or "preadv".
+        io: the way to read files that are not mapped, "io_uring", "aio" or "preadv".
     """
 
     cooperative = True
@@ -68,26 +70,30 @@ class PythonFileReader(Reader):
                 that fits stays in the page cache, and the rest is read around it.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
                 on all others, as long as batches fill at most an eighth of the memory.
-            io: "aio" submits many reads at once to the kernel's asynchronous I/O. "preadv" reads
-                one file after the other in each lane: slower, above all with `direct`. None: "aio"
-                where it works, otherwise "preadv" with a RuntimeWarning. "mmap" maps containers;
-                one that is cut short may kill the process (docs/containers.md). Where mapping is
-                unsafe or useless, they are read, with a `NotMapped` warning.
+            io: "io_uring" opens and reads many whole files by one system call. "aio" submits many
+                reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
+                first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one that
+                is cut short may kill the process (docs/containers.md). Where mapping is unsafe or
+                useless, they are read, with a `NotMapped` warning.
             copying_lanes: lanes that may copy out of the page cache at once. None, whole files: 1
                 on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
 
         Raises:
-            ValueError, TypeError: a wrong option; "mmap" with `direct`, for whole files, or for
-                more containers than a quarter of vm.max_map_count.
+            ValueError, TypeError: a wrong option; "io_uring" for ranges; "mmap" with `direct`, for
+                whole files, or for more containers than a quarter of vm.max_map_count.
             OSError: `direct` on a file system without O_DIRECT.
             BackendUnavailable: `io` does not work on this machine.
         """
         if io == "mmap" and direct:
             what = "io='mmap' and direct=True exclude each other"
             raise ValueError(f"{_NAME}: {what}; leave out one of them")
-        engine = None if io == "mmap" else io
-        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE)
         self._whole = catalog.ranges is None
+        if io == "io_uring" and not self._whole:
+            what = "io='io_uring' is for whole files: kernel AIO reads open containers faster"
+            raise ValueError(f"{_NAME}: {what}; leave out io")
+        engine = None if io == "mmap" else io
+        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
+        self._catalog = catalog
         chosen = dict[str, Choice[Any]]()
         if copying_lanes is None and self._whole:
             chosen["copying_lanes"] = machine.copying_lanes(processors())
@@ -98,6 +104,7 @@ class PythonFileReader(Reader):
             chosen["copying_lanes"] = Choice(copying_lanes, "all processors copy ranges")
         self.copying_lanes = copying_lanes
         self._files = SampleFiles(catalog, direct=False if io == "mmap" else direct)
+        self._files.by_ring = self.io == "io_uring"
         if direct is None and io != "mmap":
             share = self._files.share
             chosen["direct"] = Choice(share.value < 1, share.why)
@@ -128,7 +135,10 @@ class PythonFileReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
-        return (DeviceStatus("io='mmap'", "maps of containers", mapping.missing()),)
+        return (
+            DeviceStatus("io='io_uring'", "files in one system call", uring.unavailable()),
+            DeviceStatus("io='mmap'", "maps of containers", mapping.missing()),
+        )
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._files.sizes(samples, lane)
@@ -137,11 +147,13 @@ class PythonFileReader(Reader):
         if not self._whole:
             self._spans.read(batch, lane, partial(self._read_spans, batch))
             return
-        found, start = np.empty_like(batch.sizes), 0
-        while start < found.size:
-            got = self._read_files(batch, start, lane)
-            found[start : start + got.size] = got
-            start += got.size
+        found = self._read_at_once(batch, lane)
+        # Whatever is not as expected is read again: that gives the error, or the new size.
+        left = np.flatnonzero(found != batch.sizes)
+        while left.size:
+            got = self._read_files(batch, left[:FILES_AT_ONCE], lane)
+            found[left[: got.size]] = got
+            left = left[got.size :]
         self._files.require_sizes(batch, found)
 
     def views(self, samples: IntArray, lane: int) -> Views | None:
@@ -167,22 +179,45 @@ class PythonFileReader(Reader):
         reads.run(cached_first=self._files.cached(spans.files, spans.starts))
         return reads.got, reads.errors
 
-    def _read_files(self, batch: Batch, start: int, lane: int) -> IntArray:
-        """Read files from slot `start` of the batch on, as many as can be open at once.
+    def _iovecs(self, batch: Batch, part: IntArray | slice) -> npt.NDArray[np.void]:
+        """The memory of some files of a batch, and behind it one byte or block more for each.
+
+        So a grown file shows without another system call.
+        """
+        addresses = address_of(batch.buffer) + batch.offsets[part]
+        behind = address_of(self._overflow), self.unit
+        return make_iovecs((addresses, batch.spans.sizes[part]), behind)
+
+    def _read_at_once(self, batch: Batch, lane: int) -> IntArray:
+        """Open, read and close the files by io_uring, without descriptors.
+
+        Returns the bytes read of each file, int64[n]; negative if not read.
+        """
+        found = np.full_like(batch.sizes, -1)
+        if not self._files.by_ring or self._files.keeps(lane) or (ring := uring.ring()) is None:
+            return found
+        if batch.sizes.max(initial=0) >= uring.MOST_BYTES:
+            return found
+        enter("reading")
+        paths, flags = self._catalog.paths(batch.samples), self._files.flags_of(batch.samples)
+        iovecs = self._iovecs(batch, slice(None))
+        for start in range(0, found.size, ring.files):
+            part = slice(start, start + ring.files)
+            found[part] = ring.read_files(paths[part], flags[part], iovecs[part])
+        return found
+
+    def _read_files(self, batch: Batch, part: IntArray, lane: int) -> IntArray:
+        """Read the files at some places of the batch, as many as can be open at once.
 
         Returns the bytes read of each of k files, int64[k]: more than the size of a grown file.
         """
-        samples = batch.samples[start : start + FILES_AT_ONCE]
+        samples = batch.samples[part]
         with open_files() as fds:
             enter("opening")
             self._files.open(fds, samples, lane)
             enter("reading")
-            part = slice(start, start + len(fds))
-            # One byte or block more per file: a grown file shows without another system call.
-            rooms, starts = batch.spans.sizes[part], batch.spans.starts[part]
-            behind = address_of(self._overflow), self.unit
-            addresses = address_of(batch.buffer) + batch.offsets[part]
-            iovecs = make_iovecs((addresses, rooms), behind)
+            part = part[: len(fds)]
+            iovecs, starts = self._iovecs(batch, part), batch.spans.starts[part]
             sizes = batch.sizes[part]
             reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
             reads.run(cached_first=self._files.cached(samples[: len(fds)]))

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
+from ..linux.libc import STATX
 from .opening import (
-    STATX,
     close_all,
     open_cached,
     open_files,

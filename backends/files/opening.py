@@ -22,19 +22,12 @@ from ...contract._types import IntArray
 from ...contract.errors import named, os_error
 from ...contract.stages import yield_turn
 from ..linux import libc
+from ..linux.libc import STATX
 
 _RETRY_S, _PATIENCE_S = 0.005, 5.0  # while other threads use up the limit of open files
 _OPENAT2 = 437  # on every machine, like all system calls since 2019
 _RESOLVE_CACHED = 0x20
 _STATX_BASIC_STATS = 0x7FF
-STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compared
-    {
-        "names": ["mode", "inode", "size", "ctime_s", "ctime_ns", "mtime_s", "mtime_ns"],
-        "formats": ["<u2", "<i8", "<i8", "<i8", "<u4", "<i8", "<u4"],
-        "offsets": [28, 32, 40, 96, 104, 112, 120],
-        "itemsize": 256,
-    }
-)
 
 # f_type of struct statfs: ext2 to ext4, XFS, btrfs, F2FS, bcachefs
 _CACHED = frozenset((0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0xCA451A4E))

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import repeat
+from itertools import compress, repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ...contract.errors import SampleSizeChanged, os_error
 from ...contract.options import Choice
 from ...contract.reader import Batch
 from ...runtime.machine import cache_memory, cached_share
+from ..linux import uring
 from . import opening
 from .opening import close_all, is_local, open_cached, open_files, open_missing
 
@@ -45,6 +46,7 @@ class SampleFiles:
         alignment: bytes; addresses of samples should be multiples of this.
         unit: bytes; offsets and lengths of reads must be multiples of this.
         local: whether the file system of the first file `is_local()`.
+        by_ring: whether io_uring may look up sizes; False unless set.
     """
 
     def __init__(self, catalog: Catalog, *, direct: bool | None) -> None:
@@ -66,6 +68,7 @@ class SampleFiles:
         self.flags |= os.O_DIRECT if around else 0
         self.alignment = _DIRECT_ALIGNMENT if around else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if around else 1
+        self.by_ring = False
         self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))
@@ -105,6 +108,10 @@ class SampleFiles:
         """Forget the sizes of `samples`, which are sized again when next needed."""
         self._sizes[samples] = -1
 
+    def keeps(self, lane: int) -> bool:
+        """Whether files that `sizes()` opened are still open for the next read."""
+        return bool(self._kept.get(lane))
+
     def open(
         self, fds: list[int], samples: IntArray, lane: int, *, wait: bool = True
     ) -> list[bytes]:
@@ -115,10 +122,7 @@ class SampleFiles:
 
         Returns the paths of all samples.
         """
-        paths = self._catalog.paths(samples)
-        # Each is popped, because another lane may close it at the same time.
-        fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
-        flags = self.flags_of(samples)
+        paths, flags = self._take_kept(fds, samples, lane), self.flags_of(samples)
         if not (self.local and open_cached(fds, paths, flags)):
             open_missing(fds, paths, flags, wait=wait, close_others=close_all_kept)
         return paths
@@ -180,10 +184,25 @@ class SampleFiles:
                     return error
         return None
 
+    def _take_kept(self, fds: list[int], samples: IntArray, lane: int) -> list[bytes]:
+        """Fill an empty list with kept descriptors, or -1; return the paths of all samples."""
+        # Each is popped, because another lane may close it at the same time.
+        fds += map(self._kept.get(lane, {}).pop, samples.tolist(), repeat(-1))
+        return self._catalog.paths(samples)
+
     def _size(self, samples: IntArray, lane: int) -> None:
-        """Size at least one of `samples`, and keep its file open, FILES_AT_ONCE at most."""
+        """Size at least one of `samples`; keep files open if opened, FILES_AT_ONCE at most."""
         with open_files() as fds:
-            paths = self.open(fds, samples, lane)
+            paths, flags = self._take_kept(fds, samples, lane), self.flags_of(samples)
+            if not (self.local and open_cached(fds, paths, flags)):
+                if self.by_ring and (ring := uring.ring()) is not None:
+                    # At the same time; the others, opened one by one, give their errors.
+                    closed, left = np.array(fds) < 0, np.ones(samples.size, bool)
+                    sizes = ring.sizes([*compress(paths, closed)])
+                    self._sizes[samples[closed]], left[closed] = sizes, sizes < 0
+                    samples, flags = samples[left], flags[left]
+                    paths, fds[:] = [*compress(paths, left)], compress(fds, left)
+                open_missing(fds, paths, flags, close_others=close_all_kept)
             self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
             kept = self._kept.setdefault(lane, {})
             room = FILES_AT_ONCE - len(kept)

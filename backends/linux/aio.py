@@ -1,8 +1,8 @@
 """Kernel AIO (io_setup, io_submit, io_getevents): many reads at once, from any thread.
 
-AIO reads from the page cache synchronously, inside io_submit, and is still the fastest way: one
-call, which releases the interpreter lock once, copies a whole batch. io_uring would do as well, but
-container runtimes forbid it by default.
+AIO reads from the page cache synchronously, inside io_submit, and is still fast: one
+call, which releases the interpreter lock once, copies a whole batch. Container runtimes allow it,
+while they forbid io_uring by default.
 
 Destroying a context takes the kernel some 30 ms, and all contexts of a machine share a limited
 number of events (fs.aio-max-nr, by default 65,536). So contexts are kept for the whole process, and
@@ -170,12 +170,12 @@ class AioContext:
         iocbs["data"] = np.arange(n)
         iocbs["opcode"] = PREADV
         iocbs["fd"] = fds
-        iocbs["buf"] = _addresses(iovecs)
+        iocbs["buf"] = libc.row_addresses(iovecs)
         iocbs["nbytes"] = pieces
         iocbs["offset"] = offsets
         iocbs["rw_flags"] = rw_flags
         try:
-            return self._run(_addresses(iocbs), bool(rw_flags & os.RWF_NOWAIT))
+            return self._run(libc.row_addresses(iocbs), bool(rw_flags & os.RWF_NOWAIT))
         except BaseException:
             # The kernel still writes to the memory of reads in flight; to destroy waits for them.
             self.close()
@@ -232,11 +232,6 @@ class AioContext:
             if ctypes.get_errno() != errno.EINTR:  # a valid context fails in no other way
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         return events[:count]
-
-
-def _addresses(rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
-    """The address of each row of a C-contiguous array."""
-    return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
 
 
 def _destroy(context: ctypes.c_ulong, process: int) -> None:

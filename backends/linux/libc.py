@@ -15,6 +15,15 @@ import numpy.typing as npt
 IOVEC = np.dtype([("base", "<u8"), ("len", "<u8")])
 """struct iovec of a 64-bit machine: address and bytes of a piece of memory."""
 
+STATX = np.dtype(  # the fields of struct statx, <linux/stat.h>, that are compared
+    {
+        "names": ["mode", "inode", "size", "ctime_s", "ctime_ns", "mtime_s", "mtime_ns"],
+        "formats": ["<u2", "<i8", "<i8", "<i8", "<u4", "<i8", "<u4"],
+        "offsets": [28, 32, 40, 96, 104, 112, 120],
+        "itemsize": 256,
+    }
+)
+
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
 
@@ -46,6 +55,9 @@ mmap = _with_errno.mmap
 mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_int64]
 mmap.restype = c_void_p
 
+munmap = _without_errno.munmap
+munmap.argtypes = [c_void_p, c_size_t]
+
 dup3_with_gil = _held.dup3
 dup3_with_gil.argtypes = [c_int, c_int, c_int]
 
@@ -56,6 +68,11 @@ openat2_with_gil.restype = c_long
 
 BZERO: int = ctypes.cast(_without_errno.bzero, c_void_p).value or 0
 """The address of bzero(3), for foreign code to call."""
+
+
+def row_addresses(rows: npt.NDArray[np.generic]) -> npt.NDArray[np.uint64]:
+    """The address of each row of a C-contiguous array."""
+    return rows.ctypes.data + np.arange(len(rows), dtype=np.uint64) * rows.strides[0]
 
 
 def make_iovecs(*pieces: tuple[npt.ArrayLike, npt.ArrayLike]) -> npt.NDArray[np.void]:

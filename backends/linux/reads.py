@@ -12,7 +12,7 @@ from ...contract._types import IntArray
 from ...contract.stages import yield_turn
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
-"""`preadv.read()`, or `aio.read()` of some depth."""
+"""`engines.preadv()`, or `aio.read()` of some depth."""
 
 
 class Reads:

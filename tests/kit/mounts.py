@@ -47,7 +47,7 @@ def main(kind: str, root: str, directory: str) -> int:
     order["dont_use_mmap"] = True  # DALI cannot map empty files
     expected = take(build(fn.readers.file, 4, {}, name="R", **order), BATCHES)
     assert any(len(content) > 8192 for batch in expected for _, _, content in batch[0])
-    for io, direct in product(("preadv", "aio"), (False, True)):
+    for io, direct in product(("preadv", "aio", "io_uring"), (False, True)):
         options = {"io": io, "direct": direct}
         try:
             found = take(build(readers.file, 4, {}, backend_options=options, **order), BATCHES)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dali_storage.backends.linux import aio, preadv
+from dali_storage.backends.linux import aio, engines
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleSizeChanged
 from dali_storage.contract.ranges import Ranges
@@ -22,16 +22,24 @@ from dali_storage.testing import (
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
 from tests.kit.file_reading import FileTests, of_reading, yielding
-from tests.kit.sandbox import IO_SETUP, PREADV2, run_without
+from tests.kit.sandbox import IO_SETUP, IO_URING_SETUP, PREADV2, run_without
 from tests.kit.tiers import by_tier
 
 
-class TestAio(RangeTests, ReaderTests):
+class TestByDefault(RangeTests, ReaderTests):
     batches = by_tier(300, 5_000)
     openings = by_tier(30, 500)
 
     def open(self, catalog):
         return PythonFileReader(catalog)
+
+
+@of_reading
+class TestAio(RangeTests, ReaderTests):
+    batches = by_tier(300, 5_000)
+
+    def open(self, catalog):
+        return PythonFileReader(catalog, io="aio")
 
 
 @pytest.mark.long
@@ -79,12 +87,14 @@ def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path):
 class TestFiles(FileTests):
     backend = PythonFileReader
     ways: ClassVar[list[dict[str, Any]]] = [
+        {"io": "io_uring"},
+        {"io": "io_uring", "direct": True},
         {"io": "aio", "copying_lanes": 1},
         {"io": "aio", "direct": True},
         {"io": "preadv", "copying_lanes": 3},
         {"io": "preadv", "direct": True},
     ]
-    ways_of_large = ways[:2] + ways[3:]
+    ways_of_large = ways[:4] + ways[5:]
 
 
 def test_a_later_file_without_direct_io_is_refused_when_it_is_read(tmp_path):
@@ -107,6 +117,12 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
             reader.sizes(np.array([0]), 0)
 
 
+def test_io_uring_is_refused_for_ranges(tmp_path):
+    (tmp_path / "class").mkdir()
+    with pytest.raises(ValueError, match=r"is for whole files.*leave out io"):
+        PythonFileReader(write_packed(tmp_path), io="io_uring")
+
+
 @pytest.mark.parametrize(("given", "of_ranges"), [(None, 3), (1, 1), (64, 64)])
 def test_lanes_copy_ranges_on_all_processors(monkeypatch, given, of_ranges):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
@@ -126,40 +142,71 @@ from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, read
 
 print(f"works: {PythonFileReader.unavailable() is None}")
-for io in (None, "aio", "preadv"):
+print(f"the doctor: {[*PythonFileReader.devices()][0].problem}")
+for io in (None, "io_uring", "aio", "preadv"):
     try:
         with PythonFileReader(from_files([sys.argv[1]]), io=io) as reader:
+            reader.sizes(np.array([0]), 0)
             print(f"{io} reads {read(reader, np.array([0]))[0].decode()} by {reader.io}")
     except BackendUnavailable as error:
         print(f"{io} is refused: {error}")
 """
 
 
-def test_without_kernel_aio_preadv_reads_with_one_warning(one_file):
-    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[:2] == ["works: True", "None reads bytes by preadv"], run.stderr
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [(errno.EPERM, "Operation not permitted"), (errno.ENOSYS, "Function not implemented")],
+)
+def test_without_io_uring_kernel_aio_reads(one_file, number, why):
+    run = run_without([IO_URING_SETUP], READ, os.fsdecode(one_file.path(0)), number=number)
+    works, doctor, *lines = run.stdout.splitlines()
+    assert works == "works: True", run.stderr
+    assert f"io_uring is refused ({why})" in doctor
+    assert [lines[0], *lines[2:]] == [
+        "None reads bytes by aio",
+        "aio reads bytes by aio",
+        "preadv reads bytes by preadv",
+    ]
+    assert lines[1].startswith(
+        f"io_uring is refused: io_uring is refused ({why}); allow io_uring_s"
+    )
+    assert "sysctl kernel.io_uring_disabled=0" in lines[1]
+    assert lines[1].endswith("or leave out the python-file option io")
+    assert run.stderr == ""
+
+
+def test_without_io_uring_and_kernel_aio_preadv_reads_with_one_warning(one_file):
+    run = run_without([IO_URING_SETUP, IO_SETUP], READ, os.fsdecode(one_file.path(0)))
+    works, _, *lines = run.stdout.splitlines()
+    assert (works, lines[0]) == ("works: True", "None reads bytes by preadv"), run.stderr
     assert "aio is refused: kernel AIO: io_setup failed (Operation not permitted)" in lines[2]
     assert "seccomp" in lines[2]
-    assert lines[2].endswith("or use the python-file option io='preadv'")
+    assert lines[2].endswith("or leave out the python-file option io")
     assert lines[3:] == ["preadv reads bytes by preadv"]
     assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
 
 
-def test_without_preadv_kernel_aio_reads(one_file):
-    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[:3] == ["works: True", "None reads bytes by aio", "aio reads bytes by aio"]
-    assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
-    assert lines[3].endswith("or use the python-file option io='aio'")
+def test_without_kernel_aio_io_uring_reads(one_file):
+    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
+    works, doctor, *lines = run.stdout.splitlines()
+    assert (works, doctor) == ("works: True", "the doctor: None"), run.stderr
+    assert lines[:2] == ["None reads bytes by io_uring", "io_uring reads bytes by io_uring"]
     assert run.stderr == ""
 
 
-def test_without_either_the_backend_is_unavailable(one_file):
-    run = run_without([IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
-    lines = run.stdout.splitlines()
-    assert lines[0] == "works: False", run.stderr
-    assert [" is refused: " in line for line in lines[1:]] == [True] * 3
+def test_without_preadv_the_others_read(one_file):
+    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
+    _, _, *lines = run.stdout.splitlines()
+    assert lines[1:3] == ["io_uring reads bytes by io_uring", "aio reads bytes by aio"], run.stderr
+    assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
+    assert lines[3].endswith("or leave out the python-file option io")
+
+
+def test_without_any_the_backend_is_unavailable(one_file):
+    run = run_without([IO_URING_SETUP, IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
+    works, _, *lines = run.stdout.splitlines()
+    assert works == "works: False", run.stderr
+    assert [" is refused: " in line for line in lines] == [True] * 4
 
 
 def forget_pages(path, start):
@@ -171,7 +218,7 @@ def forget_pages(path, start):
 
 @pytest.mark.parametrize(("old", "new"), [(0, 10), (100, 200), (4096, 8192), (65536, 131072)])
 @pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize("io", ["aio", "preadv"])
+@pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
 def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct, io):
     content = np.random.default_rng(old).bytes(new)
     (tmp_path / "file").write_bytes(content[:old])
@@ -244,13 +291,13 @@ class Stunted:
 @pytest.fixture(params=["aio", "preadv"])
 def stunted_io(request, monkeypatch):
     """An `io` whose reads are stunted."""
-    by_aio, by_preadv = aio.read, preadv.read
+    by_aio, by_preadv = aio.read, engines.preadv
 
     def read_by_aio(depth, *arguments):
         return Stunted.read(partial(by_aio, depth), *arguments)
 
     monkeypatch.setattr(aio, "read", read_by_aio)
-    monkeypatch.setattr(preadv, "read", partial(Stunted.read, by_preadv))
+    monkeypatch.setattr(engines, "preadv", partial(Stunted.read, by_preadv))
     return request.param
 
 

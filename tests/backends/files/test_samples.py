@@ -46,7 +46,9 @@ def require_few_descriptors(open_reader):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [{"io": "preadv"}, {"io": "aio"}, {"direct": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"io": "preadv"}, {"io": "aio"}, {"io": "io_uring"}, {"direct": True}], ids=str
+)
 @alone
 def test_few_descriptors_are_enough_for_files(catalog, options):
     require_few_descriptors(lambda: PythonFileReader(catalog, lanes=4, **options))

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dali_storage.backends.linux import aio, preadv
+from dali_storage.backends.linux import aio, engines
 from dali_storage.backends.linux.libc import IOVEC
 
 
@@ -20,7 +20,7 @@ def pieces(memory, length):
     return iovecs
 
 
-@pytest.fixture(params=[partial(aio.read, 8), preadv.read], ids=["aio", "preadv"])
+@pytest.fixture(params=[partial(aio.read, 8), engines.preadv], ids=["aio", "preadv"])
 def read(request):
     return request.param
 
@@ -43,7 +43,7 @@ def test_a_read_that_fails_does_not_harm_its_neighbours(file, read):
     results = read([fd, 1_000_000, folder, fd], pieces(memory, 100), [0] * 4)
     os.close(fd)
     os.close(folder)
-    refused = -errno.EISDIR if read is preadv.read else -errno.EINVAL
+    refused = -errno.EISDIR if read is engines.preadv else -errno.EINVAL
     assert results.tolist() == [200, -errno.EBADF, refused, 200]
     assert memory[:200].tobytes() == memory[600:].tobytes() == expected
 
@@ -54,12 +54,12 @@ def test_a_read_that_must_not_block_gives_what_is_cached(tmp_path):
     until = time.monotonic() + 60
     while time.monotonic() < until:  # the kernel may forget the page at any time
         os.pread(fd, 200, 0)
-        if preadv.read([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT) == [200]:
+        if engines.preadv([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT) == [200]:
             break
     else:
         pytest.fail("a cached page is never read without blocking")
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    results = preadv.read([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT)
+    results = engines.preadv([fd], pieces(np.ones(200, np.uint8), 100), [0], os.RWF_NOWAIT)
     os.close(fd)
     assert results.tolist() in ([-errno.EAGAIN], [200])  # tmpfs forgets nothing

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dali_storage import Batch, Catalog, IntArray, Reader
-from dali_storage.backends.linux import preadv
+from dali_storage.backends.linux import engines
 from dali_storage.backends.objects.cache.samples import Cache
 from dali_storage.contract.errors import CacheNotUsed
 from dali_storage.contract.ranges import Ranges
@@ -96,7 +96,7 @@ class StoreReader(Reader):
         self, store: Store, folder: Folder, limit: int | None = None, place: bytes = b""
     ) -> None:
         self.store, self.folder, self.turns = store, folder, 0
-        engine: Any = preadv.read
+        engine: Any = engines.preadv
         self.cache = Cache(store.catalog, folder, limit, read=engine, store=place)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:

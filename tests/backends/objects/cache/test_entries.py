@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_storage import Catalog
-from dali_storage.backends.linux import preadv
+from dali_storage.backends.linux import engines
 from dali_storage.backends.objects.cache import entries as entries_module
 from dali_storage.backends.objects.cache import samples as cache_module
 from dali_storage.testing.reading import read
@@ -157,7 +157,7 @@ def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_dis
     store, folder, samples
 ):
     def first_from_disk(*arguments):
-        results = preadv.read(*arguments)
+        results = engines.preadv(*arguments)
         results[:1] *= not arguments[3]  # it is not in the page cache
         return results
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dali_storage.backends.linux import preadv
+from dali_storage.backends.linux import engines
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
@@ -111,7 +111,7 @@ def test_a_reader_gives_its_turn_away_before_it_asks(listed, folder):
         assert reader.cooperative
         assert reader._cache
         # The page cache has all that was written.
-        reader._cache._engine = lambda *arguments: preadv.read(*arguments[:3])
+        reader._cache._engine = lambda *arguments: engines.preadv(*arguments[:3])
         with yielding(lambda: turns.append(1)):
             read(reader, ALL, listed)
             assert turns
