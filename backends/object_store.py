@@ -137,10 +137,8 @@ class ObjectStoreReader(Reader):
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
         self.times = self._requests.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
-        self._own: OwnClient | None = None
-        if transport != "obstore":
-            required = transport == "own"
-            self._own = OwnClient(self._stores, self._requests, required=required)
+        required, parts = transport == "own", (self._stores, self._requests)
+        self._own = OwnClient(*parts, required=required) if transport != "obstore" else None
 
     def __repr__(self) -> str:
         return f"<object-store: by {self.transport}>"

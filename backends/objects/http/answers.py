@@ -1,7 +1,4 @@
-"""The one kind of answer that is taken: the requested bytes of the requested version, plainly sent.
-
-Syntax: https://www.rfc-editor.org/rfc/rfc9112; fields: https://www.rfc-editor.org/rfc/rfc9110
-"""
+"""The one kind of answer that is taken, by RFC 9110 and 9112: bytes as requested, plainly sent."""
 
 from __future__ import annotations
 
@@ -20,21 +17,13 @@ _FIELD = re.compile(
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
-    """An answer for obstore to handle.
-
-    The text, if any, says why obstore has to make all further requests to this server, too.
-    """
+    """An answer for obstore to handle; a text says why it must handle all of this server."""
 
 
 def check(head: bytes, piece: ObjectPart) -> bool:
-    """Check the head of the answer to a request for a piece.
+    """Check the head of an answer, up to and with the end of its last header, for a piece.
 
-    Args:
-        head: the answer up to the end of its last header, with the CR LF there.
-        piece: the requested piece, of at least a byte.
-
-    Returns:
-        True if the connection stays open after the body, which has the length of the piece.
+    Returns True if the connection stays open after the body, which is as long as the piece.
 
     Raises:
         Refused: the answer is another one.

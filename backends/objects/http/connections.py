@@ -21,10 +21,7 @@ _STEP = 512  # bytes of a head received at once: those of the body among them mu
 
 
 class Server(NamedTuple):
-    """Where connections lead, and the seconds for an answer, and for a connection.
-
-    Without a context, connections have no TLS.
-    """
+    """Where connections lead, with TLS if there is a context; and the most seconds for them."""
 
     host: str
     port: int
@@ -44,13 +41,9 @@ class Job:
     body: memoryview
     began: float = 0.0
 
-    @property
-    def piece(self) -> ObjectPart:
-        return self.call.items[self.position]
-
 
 class Connection:
-    """A connection for one request at a time; used in the thread of its event loop only.
+    """A connection for one request at a time, in the thread of its event loop; opened by the first.
 
     By sockets: the transports of asyncio receive TLS at a fifth more CPU time.
     """
@@ -58,14 +51,10 @@ class Connection:
     def __init__(
         self, server: Server, ended: Callable[[Connection, Job | None, Exception | None], None]
     ) -> None:
-        """Connect at the first request.
-
-        `ended` is called when a job has ended, with the error if it failed, or when an idle
-        connection has ended, with None as the job.
-        """
+        """`ended` gets each job, with an error if it failed; without a job, an idle one ended."""
         self.server, self._ended = server, ended
         self._loop = asyncio.get_running_loop()
-        self._socket: socket.socket | None = None
+        self.socket: socket.socket | None = None  # once it is open
         self._opening: asyncio.Task[None] | None = None
         self._head = bytearray(_LONGEST_HEAD)
         self._job: Job | None = None
@@ -73,17 +62,13 @@ class Connection:
         self._got = 0  # bytes of the head, then of the body
         self._stays_open = False
 
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
-
     def send(self, job: Job) -> None:
         self._job, self._got = job, 0
-        if self._socket is None:
+        if self.socket is None:
             self._opening = self._loop.create_task(self._open(job))
             return
         with contextlib.suppress(OSError):
-            if self._socket.send(job.request) == len(job.request):
+            if self.socket.send(job.request) == len(job.request):
                 return
         # Later, because `ended` may send, and fail, again.
         self._loop.call_soon(self.end, job, ConnectionResetError())
@@ -101,41 +86,39 @@ class Connection:
         self._job = self._body = None
         if self._opening:
             self._opening.cancel()
-        if self._socket:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        if self.socket:
+            self._loop.remove_reader(self.socket)
+            self.socket.close()
+            self.socket = None
 
     async def _open(self, job: Job) -> None:
-        error: Exception | None = None
         try:
             connected = await self._connect()
-            if self.server.context:
-                async with asyncio.timeout(self.server.connecting):
-                    connected = await self._shake_hands(self.server.context, connected)
-        except ssl.SSLCertVerificationError:
-            error = Refused("has a certificate that is not trusted")
-        except Exception as failure:  # obstore finds the reason
-            error = failure
-        self._opening = None
-        if error:
-            self.end(job, error)
+        except Exception as error:  # obstore finds the reason
+            self._opening = None
+            untrusted = isinstance(error, ssl.SSLCertVerificationError)
+            self.end(job, Refused("has a certificate that is not trusted") if untrusted else error)
         else:
-            self._socket = connected
+            self._opening, self.socket = None, connected
             self._loop.add_reader(connected, self._receive)
             self.send(job)
 
     async def _connect(self) -> socket.socket:
         """Connect to the first address that answers in its part of the time."""
-        loop, (host, port, _, _, seconds) = self._loop, self.server
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for number, (*kind, _, address) in enumerate(found, 1):
-            connected = socket.socket(*kind)
+        host, port, context, _, seconds = self.server
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, *_, address) in enumerate(found, 1):
+            connected = socket.socket(family, kind, protocol)
             try:
                 connected.setblocking(False)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 async with asyncio.timeout(seconds / len(found)):
-                    await loop.sock_connect(connected, address)
+                    await self._loop.sock_connect(connected, address)
+                    if context:
+                        connected = secure = context.wrap_socket(
+                            connected, server_hostname=host, do_handshake_on_connect=False
+                        )
+                        await self._shake_hands(secure)
                 return connected
             except BaseException as error:
                 connected.close()
@@ -143,25 +126,18 @@ class Connection:
                     raise
         raise OSError  # there is no address
 
-    async def _shake_hands(
-        self, context: ssl.SSLContext, connected: socket.socket
-    ) -> ssl.SSLSocket:
-        secure = context.wrap_socket(
-            connected, server_hostname=self.server.host, do_handshake_on_connect=False
-        )
+    async def _shake_hands(self, secure: ssl.SSLSocket) -> None:
         readable = asyncio.Event()
         self._loop.add_reader(secure, readable.set)
         try:
             while True:
                 with contextlib.suppress(ssl.SSLWantReadError):
                     secure.do_handshake()
-                    return secure
+                    break
                 readable.clear()
                 await readable.wait()
-        except BaseException:
+        finally:
             self._loop.remove_reader(secure)
-            secure.close()
-            raise
 
     def _receive(self) -> None:
         try:
@@ -174,10 +150,10 @@ class Connection:
 
     def _receive_some(self) -> bool:
         """Receive a part of an answer; return True if there may be more."""
-        assert self._socket
+        assert self.socket
         job, got, body = self._job, self._got, self._body
         place = memoryview(self._head)[got : got + _STEP] if body is None else body[got:]
-        count = self._socket.recv_into(place)
+        count = self.socket.recv_into(place)
         if not count or job is None:  # closed; or nobody has asked for this
             raise ConnectionResetError
         self._got += count
@@ -195,7 +171,7 @@ class Connection:
             if self._got > _LONGEST_HEAD - _STEP:
                 raise Refused("sends long headers")
             return
-        self._stays_open = check(bytes(self._head[: end + 2]), job.piece)
+        self._stays_open = check(bytes(self._head[: end + 2]), job.call.items[job.position])
         start, self._got = self._got, self._got - end - 4
         if self._got > len(job.body):
             raise Refused

@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -21,7 +21,7 @@ class LoopThread:
     """An event loop in a thread of its own, which `start()` starts at first use."""
 
     def __init__(self, end: Callable[[BaseException | None], None]) -> None:
-        """The thread calls `end` at last, with the error that has ended it, if any."""
+        """The thread calls `end` at last, to cancel its tasks, with the error that has ended it."""
         self._end, self._process = end, os.getpid()
         self._lock = threading.RLock()  # reentrant: the garbage collector may close
         self._loop: asyncio.SelectorEventLoop | None = None  # while it takes calls
@@ -32,25 +32,22 @@ class LoopThread:
     def start(self) -> bool:
         """Start the thread, if there was none; return False if it has ended.
 
-        Raises:
-            RuntimeError: this process was forked, or cannot start a thread.
+        Raises RuntimeError if this process was forked, or cannot start a thread.
         """
         if os.getpid() != self._process:
             what = "objects were requested before this process was forked, so reads would hang"
             raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
         with self._lock:
             if not (self._thread or self._closed):
-                name = "dali_storage:get:network"
-                thread = threading.Thread(target=self._work, name=name, daemon=True)
-                self._loop = asyncio.SelectorEventLoop()
-                self._loop.set_exception_handler(self._fail)
+                loop, name = asyncio.SelectorEventLoop(), "dali_storage:get:network"
+                loop.set_exception_handler(self._fail)
+                thread = threading.Thread(target=self._work, args=[loop], name=name, daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
-                    self._loop.close()
-                    self._loop = None
+                    loop.close()
                     raise
-                self._thread = thread
+                self._loop, self._thread = loop, thread
                 atexit.register(self.close)  # or it might write to freed memory
             return self._loop is not None
 
@@ -84,26 +81,19 @@ class LoopThread:
         self._error = context.get("exception")
         loop.stop()
 
-    def _work(self) -> None:
+    def _work(self, loop: asyncio.SelectorEventLoop) -> None:
         show_name()
-        loop = self._loop
-        assert loop
-        try:
-            loop.run_forever()
-        except BaseException as error:
-            self._error = error
-        with self._lock:
-            self._loop = None  # earlier calls are made below
-        atexit.unregister(self.close)
-        try:
+        with closing(loop):
+            try:
+                loop.run_forever()
+            except BaseException as error:
+                self._error = error
+            with self._lock:
+                self._loop = None  # earlier calls are made below
+            atexit.unregister(self.close)
             loop.run_until_complete(self._finish())
-        finally:
-            loop.close()
 
     async def _finish(self) -> None:
         self._end(self._error)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # transports close now

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..store import Stores
     from ..versions import ObjectPart
 
-REMEDY = "leave it out, or set transport='obstore'"
 _KNOWN = re.compile(
     "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
     "|SHARED_CREDENTIALS_FILE|EC2_METADATA_DISABLED|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP"
@@ -42,6 +41,15 @@ _KNOWN = re.compile(
 )
 """Variables known to leave our requests equal to obstore's; others may change requests."""
 
+_IMPLIED = "allow_http", "http1_only"
+_HONOURED: Mapping[str, Any] = {
+    "allow_invalid_certificates": bool,
+    "connect_timeout": timedelta,
+    "default_headers": Mapping,
+    "root_certificate": (bytes, str),
+    "timeout": timedelta,
+    "user_agent": str,
+}
 _CONNECTING = timedelta(seconds=5)  # obstore's default
 _WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
 
@@ -64,10 +72,10 @@ class Bucket:
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
         """Make n requests for pieces of the bucket, signed now."""
-        root = urlsplit(self.base).path
+        _, host, root, *_ = urlsplit(self.base)
         paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
         shared, signed = self.sign(paths) if self.sign else ([], [""] * len(paths))
-        first = "\r\n".join([" HTTP/1.1", f"Host: {_host(self.base)}", *self.headers, *shared])
+        first = "\r\n".join([" HTTP/1.1", f"Host: {host}", *self.headers, *shared])
         requests = []
         for path, line, piece in zip(paths, signed, pieces, strict=True):
             text = f"GET {path}{first}\r\n{line}"
@@ -91,27 +99,26 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
     if scheme in ("http", "https"):
         base = f"{scheme}://{bucket}/"
     elif scheme != "s3" or bucket.endswith("--x-s3"):
-        raise BackendUnavailable(f"only obstore signs requests to {scheme}://{bucket}", REMEDY)
+        raise _only(f"signs requests to {scheme}://{bucket}")
     else:
         settings = {**stores.settings[scheme, bucket]}
         for name, value in sorted(os.environ.items()):
             signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
             if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
-                raise BackendUnavailable(f"only obstore supports {name}", REMEDY)
+                raise _only(f"supports {name}")
         settings.pop("credential_provider", None)
         anonymous, keys = settings.pop("skip_signature", False), None
         if not (anonymous or (keys := static_keys())):
-            what = "only obstore signs without keys of the environment or the profile"
-            raise BackendUnavailable(what, "set transport='obstore'")
+            raise _only("signs without keys of the environment or the profile")
         # Obstore knows the URL of the bucket; its signature here is not sent.
         store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
         if keys:
-            sign = _signer(keys, query.split("%2F")[2], _host(base))
+            sign = _signer(keys, query.split("%2F")[2], urlsplit(base).netloc)
     proxies, parts = getproxies_environment(), urlsplit(base)
     if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):
-        raise BackendUnavailable("only obstore uses the proxy of the environment", REMEDY)
+        raise _only("uses the proxy of the environment")
     context = _trust(options) if parts.scheme == "https" else None
     times = options["timeout"], options.get("connect_timeout", _CONNECTING)
     address = parts.hostname or "", parts.port or (443 if context else 80)
@@ -125,28 +132,21 @@ def headers_of(options: Mapping[str, Any]) -> list[str]:
     Raises:
         BackendUnavailable: only obstore honours an option; names the option.
     """
-    headers: list[str] = []
-    for name, value in {"user_agent": "dali_storage", **options}.items():
-        match name, value:
-            case "user_agent", str():
-                headers.append(f"User-Agent: {value}")
-            case "default_headers", Mapping():
-                headers += [f"{_text(field)}: {_text(value[field])}" for field in value]
-            case (
-                ("timeout" | "connect_timeout", timedelta())
-                | ("root_certificate", bytes() | str())
-                | ("allow_invalid_certificates", bool())
-                | ("allow_http" | "http1_only", True)
-            ):
-                pass
-            case _:
-                raise BackendUnavailable(f"only obstore honours client_options[{name!r}]", REMEDY)
-    return headers
+    for name, value in options.items():
+        if not (isinstance(value, _HONOURED.get(name, ())) or (name in _IMPLIED and value)):
+            raise _only(f"honours client_options[{name!r}]")
+    given = options.get("default_headers", {})
+    agent = f"User-Agent: {options.get('user_agent', 'dali_storage')}"
+    return [agent, *(f"{_text(name)}: {_text(given[name])}" for name in given)]
 
 
 def _trust(options: Mapping[str, Any]) -> ssl.SSLContext:
     """Whom to trust, by obstore's client options: the machine's authorities, and a given one."""
-    context = ssl.create_default_context(cadata=_text(options.get("root_certificate", "")) or None)
+    authority = _text(options.get("root_certificate", "")) or None
+    try:
+        context = ssl.create_default_context(cadata=authority)
+    except ssl.SSLError:
+        raise _only("understands this client_options['root_certificate']") from None
     context.load_default_certs()
     context.set_alpn_protocols(["http/1.1"])
     if options.get("allow_invalid_certificates"):
@@ -184,10 +184,8 @@ def _signer(
     return sign
 
 
-def _host(base: str) -> str:
-    """The header Host of requests to a URL."""
-    parts = urlsplit(base)
-    return parts.netloc.lower().removesuffix({"http": ":80", "https": ":443"}[parts.scheme])
+def _only(does: str) -> BackendUnavailable:
+    return BackendUnavailable(f"only obstore {does}", "leave it out, or set transport='auto'")
 
 
 def _text(value: str | bytes) -> str:

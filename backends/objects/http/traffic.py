@@ -28,12 +28,9 @@ class Traffic:
         self._idle = defaultdict[Server, list[Connection]](list)
         self._looking = False  # for late answers
 
-    def add(self, jobs: Iterable[Job]) -> None:
+    def send(self, jobs: Iterable[Job] = ()) -> None:
+        """Send as many requests as allowed: earlier ones, then these."""
         self.todo.extend(jobs)
-        self.send()
-
-    def send(self) -> None:
-        """Send as many requests as allowed."""
         while self.todo and len(self._busy) < self._most:
             try:
                 self._pool.permits.get_nowait()
@@ -74,7 +71,7 @@ class Traffic:
             self._idle[connection.server].remove(connection)
             return
         self._release(connection)
-        if connection.is_open:
+        if connection.socket:
             self._idle[connection.server].append(connection)
         seconds = time.monotonic() - job.began
         self._pool.count("retry" if error else "request", seconds)

@@ -42,22 +42,18 @@ class OwnClient:
         pool.client = self
 
     def __str__(self) -> str:
-        found = self._buckets.copy()
+        found, own, where = self._buckets.copy(), "its own client", ""
         left = {root: reason for root, reason in found.items() if isinstance(reason, str)}
-        if not left:
-            return "its own client"
-        reasons = "; ".join(sorted({*left.values()}))
-        if len(left) == len(found):
-            return f"obstore ({reasons})"
-        return f"its own client, and obstore for {os.fsdecode(b', '.join(left))} ({reasons})"
+        if len(left) < len(found):
+            where = f"{own}, and obstore for {os.fsdecode(b', '.join(left))}"
+        return f"{where or 'obstore'} ({'; '.join(sorted({*left.values()}))})" if left else own
 
     def send(self, call: Call[ObjectPart, Any], memory: memoryview, starts: list[int]) -> list[int]:
         """Request pieces into memory, each at its start. Returns the positions left to obstore.
 
         Raises:
             BackendUnavailable: the client is required, and cannot request a piece.
-            OSError: the client is closed, or its thread has failed; see `RequestPool.refusal()`.
-            RuntimeError: see `LoopThread.start()`.
+            OSError, RuntimeError: see `RequestPool.refusal()`, `LoopThread.start()`.
         """
         sent, left = defaultdict[Bucket, list[int]](list), list[int]()
         for position, piece in enumerate(call.items):
@@ -72,7 +68,7 @@ class OwnClient:
                 body = memory[starts[at] : starts[at] + piece.length]
                 jobs.append(Job(call, at, bucket.server, request, body))
                 call.flying[at] = None
-            self._thread.call(self._traffic.add, jobs)
+            self._thread.call(self._traffic.send, jobs)
         return left
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
@@ -88,7 +84,7 @@ class OwnClient:
     def _fail(self, job: Job, error: Exception) -> None:
         """Leave a request to obstore, or all of its bucket where only obstore understands."""
         if isinstance(error, Refused) and error.args and not self._required:
-            self._buckets[_root(job.piece.url)] = f"the server {error}"
+            self._buckets[_root(job.call.items[job.position].url)] = f"the server {error}"
         self._pool.ask_again(job.call, job.position)
 
     def _end(self, error: BaseException | None) -> None:
