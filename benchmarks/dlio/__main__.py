@@ -153,7 +153,7 @@ def _measure(data: str, files: int, leg: str, ranks: int) -> dict[str, Any]:
     first, epochs = reports[0], reports[0]["epochs"]
     free = [each for each in epochs if not each["k"]]
     enough = [each for each in epochs if each["k"] and each["au"] >= 90]
-    best = max(enough, key=lambda each: each["k"], default={"k": 0, "au": None})
+    best: dict[str, Any] = max(enough, key=lambda each: each["k"], default={"k": 0, "au": None})
     from .plugins import digest
 
     paths = [*Path(data, "train").iterdir()]

@@ -67,7 +67,8 @@ def rows(
     The memory is what the names add to that of the same processes with few names.
     """
     few = RANKS * BATCH
-    base, table = {}, []
+    base: dict[str, int] = {}
+    table = []
     for names in [few, *counts]:
         index = make(directory, names)
         measured: dict[str, Any] = {"index": by_index(index)}
@@ -83,8 +84,9 @@ def rows(
 def _first_batch(index: str, rank: int, ranks: int) -> None:
     begun = time.monotonic()
     with (pipe := Pipeline(BATCH, 1, None, prefetch_queue_depth=1)):
-        shard = {"shard_id": rank, "num_shards": ranks, "name": "Reader"}
-        pipe.set_outputs(*readers.file(file_root=index, **shard))
+        pipe.set_outputs(
+            *readers.file(file_root=index, shard_id=rank, num_shards=ranks, name="Reader")
+        )
     source(pipe, "Reader").position.successor = lambda batch: batch  # the other files are missing
     pipe.run()
     print(time.monotonic() - begun, flush=True)

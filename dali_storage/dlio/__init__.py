@@ -3,7 +3,7 @@
 from ..contract.errors import BackendUnavailable
 
 try:
-    from .loader import Loader
+    from .loader import DlioLoader as Loader
 except ModuleNotFoundError as error:
     package = (error.name or "").partition(".")[0]
     if package in ("", "dali_storage", "nvidia"):

@@ -22,7 +22,7 @@ from ..dali import source
 _IMAGES, _ARRAYS = (FormatType.JPEG, FormatType.PNG), (FormatType.NPY, FormatType.NPZ)
 
 
-class Loader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
+class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
     """DLIO's samples, by `dali_storage.readers`; docs/mlperf-storage.md shows the configuration.
 
     A JPEG, PNG, NPY or NPZ file is one sample: its bytes, its array, or its array `x`. A record of
@@ -97,7 +97,7 @@ class Loader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
         """The numbers of this rank's samples in the list of DLIO's files, in their order."""
         args = self._args
         # By the list, because DLIO's map of samples has the files of rank 0 for every rank.
-        found = np.arange(self.share) + self.share * args.my_rank
+        found: IntArray = np.arange(self.share) + self.share * args.my_rank
         if self.train and args.sample_shuffle is not Shuffle.OFF:
             seed = args.seed + (self._epoch if args.seed_change_epoch else 0)
             np.random.RandomState(seed).shuffle(found)
@@ -117,7 +117,8 @@ class Loader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
                 "order": samples - first * count,
             }
             try:
-                return readers.tfrecord(**chosen, **self.options)["image"]
+                nodes: Any = readers.tfrecord(**chosen, **self.options)
+                return nodes["image"]
             except ValueError as error:
                 error.add_note(f"dataset.num_samples_per_file is {count}")
                 raise
