@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -18,7 +20,8 @@ from ..contract.objects import Part, Remote, scheme
 
 MOST = 2**63 - 1
 """The size of a missing file: more bytes than any file has."""
-_AT_ONCE = 64  # indexes or parts of objects in memory at the same time
+_AT_ONCE = 64  # indexes or parts in memory at the same time
+_LANES = 16  # files read at once: each waits for the storage most of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,13 @@ class Files:
 
     def parts(self, catalog: Catalog, parts: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
         """Yield bytes of containers, for each (container, position, largest number of bytes)."""
-        for first in range(0, len(parts), _AT_ONCE):
-            rows = parts[first : first + _AT_ONCE]
-            some = [(catalog.file_path(which), start, size) for which, start, size in rows]
-            objects = catalog.sizes is not None
-            yield from self._asked(some[0][0]).contents(some) if objects else map(_part, some)
+        with ThreadPoolExecutor(_LANES) as pool:
+            for first in range(0, len(parts), _AT_ONCE):
+                rows = parts[first : first + _AT_ONCE]
+                some = [(catalog.file_path(which), start, size) for which, start, size in rows]
+                objects = catalog.sizes is not None
+                read = self._asked(some[0][0]).contents if objects else partial(pool.map, _part)
+                yield from read(some)
 
     def _each(self, names: Sequence[bytes]) -> Generator[BinaryIO, None, None]:
         if scheme(names[0]):

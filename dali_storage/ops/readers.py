@@ -19,6 +19,7 @@ __all__ = [
     "MXNet",
     "Manifest",
     "NemoAsr",
+    "Npz",
     "Numpy",
     "Records",
     "Sequence",
@@ -79,6 +80,7 @@ Lmdb = _operator("Lmdb", readers.lmdb)
 MXNet = _operator("MXNet", readers.mxnet)
 Manifest = _operator("Manifest", readers.manifest)
 NemoAsr = _operator("NemoAsr", readers.nemo_asr)
+Npz = _operator("Npz", readers.npz)
 Numpy = _operator("Numpy", readers.numpy)
 Records = _operator("Records", readers.records)
 Sequence = _operator("Sequence", readers.sequence)

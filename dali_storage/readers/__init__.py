@@ -11,6 +11,7 @@ from .manifest import manifest
 from .mix import mix
 from .nemo_asr import nemo_asr
 from .npy import numpy
+from .npz import npz
 from .recordio import mxnet
 from .records import records
 from .sequence import sequence
@@ -30,6 +31,7 @@ __all__ = [
     "mix",
     "mxnet",
     "nemo_asr",
+    "npz",
     "numpy",
     "progress",
     "records",

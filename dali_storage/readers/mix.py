@@ -18,6 +18,7 @@ from .columns import columns
 from .files import file
 from .lmdb import lmdb
 from .npy import numpy
+from .npz import npz
 from .recordio import mxnet
 from .records import records
 from .tfrecord import tfrecord
@@ -31,7 +32,7 @@ _READERS = {
     it.name: it
     for it in map(
         spec_of,
-        [caffe, caffe2, columns, file, lmdb, mxnet, numpy, records, tfrecord, webdataset],
+        [caffe, caffe2, columns, file, lmdb, mxnet, npz, numpy, records, tfrecord, webdataset],
     )
 }
 
@@ -74,7 +75,7 @@ def mix(
         return_source: also return the number of each sample's source.
         shuffle: False: each pass of a source keeps the order of its samples.
         reader: the reader of the sources: "file", "columns", "webdataset", "tfrecord", "mxnet",
-            "lmdb", "caffe", "caffe2", "numpy" or "records".
+            "lmdb", "caffe", "caffe2", "numpy", "npz" or "records".
         format_options: the reader's arguments for all sources, such as `ext` of webdataset or
             `features` of tfrecord.
         seed: seed of all orders, the same on all ranks; by default 0.

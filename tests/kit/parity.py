@@ -237,9 +237,12 @@ def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, 
             pixel = Image.new("L", (1, 1), number)
             pixel.save(directory / f"stream/{number:03}.png")
         return {"file_root": str(directory), "sequence_length": 1, "image_type": types.GRAY}
+    save, ending, members = {"npz": (np.savez, "npz", {"members": "arr_0"})}.get(
+        reader, (np.save, "npy", {})
+    )
     for number in labels:
-        np.save(directory / f"{number:03}.npy", np.array([number]))
-    return {"file_root": str(directory), "file_filter": "*.npy"}
+        save(directory / f"{number:03}.{ending}", np.array([number]))
+    return {"file_root": str(directory), "file_filter": f"*.{ending}", **members}
 
 
 def _of_manifest(

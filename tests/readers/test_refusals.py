@@ -17,8 +17,8 @@ from tests.kit.paths import ROOT
 from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
-ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "mxnet", "nemo_asr", "numpy"]
-ALL += ["records", "sequence", "tfrecord", "webdataset"]
+ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "mxnet", "nemo_asr", "npz"]
+ALL += ["numpy", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
 SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")
@@ -168,6 +168,14 @@ OWN: dict[str, list[Row]] = {
         ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
         ({"index_path": []}, "index_path must not be empty"),
         ({"device": "gpu"}, "not 'gpu': records are parsed"),
+    ],
+    "npz": [
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),
+        ({"members": []}, "members must not be empty: give the name of an array"),
+        ({"members": ["n", 1]}, "members must be strings, not 1"),
+        ({"verify": "no"}, "verify must be True or False, not 'no'"),
+        ({"file_root": None}, "one of file_root, files and file_list must be given"),
+        ({"roi_start": 0}, "unexpected keyword argument 'roi_start'"),
     ],
     "numpy": [
         ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),

@@ -100,7 +100,7 @@ class Npy(Format):
 
     operator = "numpy"
     schema = "Numpy"
-    outputs = (Output(None, None),)
+    outputs: Sequence[Output] = (Output(None, None),)
     labels = False
 
     def __init__(self, region: Region | None = None) -> None:
@@ -110,19 +110,26 @@ class Npy(Format):
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Return the arrays; raise RecordError for another file, or an array of another type."""
+        return (self._arrays(catalog, delivered, views, self._kind),)
+
+    def _arrays(self, catalog: Catalog, chosen: IntArray, views: Views, kind: OneKind) -> Contents:
         arrays = []
-        samples = delivered.tolist()
+        samples = chosen.tolist()
         for sample, content in zip(samples, views.slices(), strict=True):
             try:
-                array = view(content)
-                arrays.append(array if self._region is None else self._region.cut(array))
+                arrays.append(self._array(catalog, sample, content))
             except ValueError as error:
-                raise RecordError(catalog.path(sample), str(error)) from None
-        self._kind.require(catalog, samples, [(array.dtype, array.ndim) for array in arrays])
+                where = f"{catalog.where(sample)}: " if catalog.ranges is not None else ""
+                raise RecordError(catalog.path(sample), f"{where}{error}") from None
+        kind.require(catalog, samples, [(array.dtype, array.ndim) for array in arrays])
         first = arrays[0]
         if first.nbytes <= SMALL and len({array.shape for array in arrays}) == 1:
-            return (np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype)),)
-        return ([it if it.flags.carray else np.array(it, order="C") for it in arrays],)
+            return np.stack(arrays, out=np.empty((len(arrays), *first.shape), first.dtype))
+        return [it if it.flags.carray else np.array(it, order="C") for it in arrays]
+
+    def _array(self, catalog: Catalog, sample: int, content: memoryview) -> NDArray[Any]:
+        array = view(content)
+        return array if self._region is None else self._region.cut(array)
 
 
 def view(content: memoryview) -> NDArray[Any]:
