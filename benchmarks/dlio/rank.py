@@ -26,6 +26,7 @@ def main(given: dict[str, Any]) -> None:
     from dlio_benchmark.main import DLIOBenchmark
     from dlio_benchmark.utils.utility import DLIOMPI
     from hydra import compose, initialize_config_module
+    from mpi4py import MPI
 
     DLIOMPI.get_instance().initialize()
     if given["names"]:
@@ -47,7 +48,8 @@ def main(given: dict[str, Any]) -> None:
     report = {"epochs": seen.epochs, "pss": seen.pss, "processes": seen.processes, "begun": begun}
     Path(f"{given['out']}.{benchmark.my_rank}").write_text(json.dumps(report))
     benchmark.comm.barrier()
-    DLIOMPI.get_instance().finalize()
+    # Not DLIO's own, which does nothing after a loader on torch without workers.
+    MPI.Finalize()
     os._exit(0)  # workers of torch may still wait
 
 
