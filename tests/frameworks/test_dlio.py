@@ -21,7 +21,7 @@ FILES, RECORDS = 12, 4
 FORMATS = ("jpeg", "png", "npy", "npz", "tfrecord")
 ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ENVIRON |= {"DFTRACER_ENABLE": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-MPIRUN = ("mpirun", "--bind-to", "none", "--oversubscribe", "-n")
+MPIRUN = "mpirun --bind-to none --oversubscribe --mca mpi_yield_when_idle 1 -n".split()
 
 
 def start(folder, ranks, workloads, **more):
@@ -215,6 +215,18 @@ def test_a_ctrl_c_ends_all_ranks(data, tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
         running.wait()
+
+
+def test_the_benchmark_finds_the_digest_of_the_files_in_each_leg(tmp_path):
+    command = ["benchmarks.dlio", str(tmp_path), "--files", "48", "--ranks", "2"]
+    command += ["--legs", "dlio-bytes-2,dali,ours"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
+    )
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]
+    assert done.returncode == 0, done.stderr
+    assert [row[0] for row in rows] == ["| `dlio-bytes-2`", "| `dali`", "| `ours`"]
+    assert {len(row[-2]) for row in rows} == {16}
 
 
 @pytest.mark.parametrize(
