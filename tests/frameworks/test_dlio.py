@@ -21,7 +21,8 @@ FILES, RECORDS = 12, 4
 FORMATS = ("jpeg", "png", "npy", "npz", "tfrecord")
 ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ENVIRON |= {"DFTRACER_ENABLE": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-MPIRUN = "mpirun --bind-to none --oversubscribe --mca mpi_yield_when_idle 1 -n".split()
+MPIRUN = ["mpirun", "--bind-to", "none", "--oversubscribe"]
+MPIRUN += ["--mca", "mpi_yield_when_idle", "1", "-n"]
 
 
 def start(folder, ranks, workloads, **more):
