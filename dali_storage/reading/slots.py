@@ -1,17 +1,21 @@
-"""The slots of a reader, with the least in them that works: no observer, no substitutes.
+"""The slots of a reader, with the least that works: no observer, no substitutes, host memory.
 
-A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`. The slot
-for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
+A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`, those in
+`dali.gpu_memory`. The slot for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..contract._types import IntArray
 from ..contract.reader import Reader
+from ..contract.views import Contents
+from .buffers import BufferPool
+
+_NO_GPU = nullcontext()
 
 
 class Observer:
@@ -72,3 +76,48 @@ class Substitute:
     def handles(self, error: Exception) -> bool:
         """Return True if another sample may be delivered after this error."""
         return False
+
+
+class Memory:
+    """The memory of batches: host memory, which DALI shares. `dali.gpu_memory` has that of GPUs.
+
+    Attributes:
+        kind: "cpu"; "pinned", page-locked host memory; or "gpu", which DALI copies.
+        buffers: the pool.
+    """
+
+    kind = "cpu"
+
+    def __init__(self, buffers: BufferPool) -> None:
+        """Use the buffers of a pool."""
+        self.buffers = buffers
+
+    def why_not_views(self, reader: Reader, views: Collection[int]) -> str:
+        """Explain why no output may be memory of the backend; empty if `views` may."""
+        if _reads_anew(type(reader)):
+            return f"{type(reader).__name__} has its own read() and no views()"
+        if not views:
+            return "operators other than decoders use its outputs, and might write to them"
+        return ""
+
+    def current(self, gpu: int | None) -> AbstractContextManager[object]:
+        """Make the GPU of a pipeline the current one of the thread, if DALI needs this."""
+        return _NO_GPU
+
+    def hold(self, executor: Any, gpu: int | None) -> Callable[[Sequence[Contents]], object] | None:
+        """Return what holds each batch for DALI's executor until a GPU has read it, if needed."""
+        return None
+
+    def page_locked(self, contents: Contents) -> bool:
+        """Return True if all samples are in page-locked memory."""
+        return False
+
+    def copied(self, contents: Contents) -> tuple[Any, Any, bool] | None:
+        """Return the arguments with which DALI copies samples; None: it shares them."""
+        return None
+
+
+def _reads_anew(kind: type[Reader]) -> bool:
+    """Return True if a class has its own `read()`, bypassed by the `views()` of a base class."""
+    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
+    return names[0] == "read"
