@@ -86,14 +86,12 @@ class PageLocked(Memory):
         """See Memory."""
         return "its buffers are page-locked for the GPU, unless pinned=False"
 
-    def current(self, gpu: int | None) -> AbstractContextManager[object]:
+    def current(self, gpu: int) -> AbstractContextManager[object]:
         """See Memory; DALI assumes the current GPU for page-locked memory."""
-        assert gpu is not None
         return cuda.current(gpu)
 
-    def hold(self, executor: Any, gpu: int | None) -> Callable[[Sequence[Contents]], object]:
+    def hold(self, executor: Any, gpu: int) -> Callable[[Sequence[Contents]], object]:
         """See Memory."""
-        assert gpu is not None
         return Hold(executor, gpu).add
 
     def page_locked(self, contents: Contents) -> bool:
@@ -133,9 +131,8 @@ class OnGpu(Memory):
         """See Memory."""
         return "batches are in GPU memory"
 
-    def current(self, gpu: int | None) -> AbstractContextManager[object]:
+    def current(self, gpu: int) -> AbstractContextManager[object]:
         """See Memory; DALI takes a stream for one of the current GPU."""
-        assert gpu is not None
         return cuda.current(gpu)
 
     def copied(self, contents: Contents) -> tuple[Any, Any, bool]:

@@ -7,6 +7,7 @@ the `get_batch()` of every group and then the `feed()` of every batch. `ReaderGr
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import weakref
@@ -43,6 +44,8 @@ _Inputs: TypeAlias = dict[str, int | str]
 
 _Hold: TypeAlias = Callable[[Sequence[Contents]], object] | None
 """Holds each page-locked batch until a GPU has read it."""
+
+_NO_GPU = contextlib.nullcontext()
 
 _ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
@@ -181,7 +184,7 @@ class ReaderGroup:
         views = self._outputs(decoded)
         source.start(device_id=pipeline.device_id, gate=gate, views=views)
         names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
-        hold = source.memory.hold(pipeline._pipe, pipeline.device_id)
+        hold = source.memory.hold and source.memory.hold(pipeline._pipe, pipeline.device_id)
         self._started[pipeline] = self._inputs(used), names, hold
         return source
 
@@ -217,7 +220,8 @@ class Delivery:
         hold: _Hold,
     ) -> None:
         # DALI assumes the current GPU for a stream and for page-locked memory.
-        self._gpu = source.memory.current(pipeline.device_id)
+        current = source.memory.current
+        self._gpu = _NO_GPU if current is None else current(pipeline.device_id)
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
         for key in names.outputs:
@@ -255,11 +259,11 @@ class Delivery:
 
 def data_list(memory: Memory, contents: Contents) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream for copies, and True to copy by a kernel."""
-    if (copied := memory.copied(contents)) is not None:
-        return copied
+    if memory.copied is not None:
+        return memory.copied(contents)
     if len(contents) == 1 and not isinstance(contents, np.ndarray):
         contents = np.asarray(memoryview(contents[0]))[None]  # type: ignore[arg-type]
-    page_locked = memory.page_locked(contents)
+    page_locked = memory.page_locked is not None and memory.page_locked(contents)
     if isinstance(contents, np.ndarray):
         return TensorListCPU(contents, is_pinned=page_locked), None, False
     # A list of tensors costs 1.2 us per sample; DALI needs 2.4 us to make a list from arrays.

@@ -15,8 +15,6 @@ from ..contract.reader import Reader
 from ..contract.views import Contents
 from .buffers import BufferPool
 
-_NO_GPU = nullcontext()
-
 
 class Observer:
     """Sees what a reader does; this one sees nothing. `observing` has the one that users get.
@@ -81,12 +79,22 @@ class Substitute:
 class Memory:
     """The memory of batches: host memory, which DALI shares. `dali.gpu_memory` has that of GPUs.
 
+    The last four are methods of a plug that has to do with a GPU; host memory has none of them.
+
     Attributes:
-        kind: "cpu"; "pinned", page-locked host memory; or "gpu", which DALI copies.
         buffers: the pool.
+        kind: "cpu"; "pinned", page-locked host memory; or "gpu".
+        current: makes a GPU (its number) the current one of the thread in a block.
+        hold: returns what holds each batch for DALI's executor until a GPU has read it.
+        page_locked: returns True if all samples are in page-locked memory.
+        copied: returns the list of samples, the stream and the flag with which DALI copies them.
     """
 
     kind = "cpu"
+    current: Callable[[int], AbstractContextManager[object]] | None = None
+    hold: Callable[[Any, int], Callable[[Sequence[Contents]], object]] | None = None
+    page_locked: Callable[[Contents], bool] | None = None
+    copied: Callable[[Contents], tuple[Any, Any, bool]] | None = None
 
     def __init__(self, buffers: BufferPool) -> None:
         """Use the buffers of a pool."""
@@ -99,22 +107,6 @@ class Memory:
         if not views:
             return "operators other than decoders use its outputs, and might write to them"
         return ""
-
-    def current(self, gpu: int | None) -> AbstractContextManager[object]:
-        """Make the GPU of a pipeline the current one of the thread, if DALI needs this."""
-        return _NO_GPU
-
-    def hold(self, executor: Any, gpu: int | None) -> Callable[[Sequence[Contents]], object] | None:
-        """Return what holds each batch for DALI's executor until a GPU has read it, if needed."""
-        return None
-
-    def page_locked(self, contents: Contents) -> bool:
-        """Return True if all samples are in page-locked memory."""
-        return False
-
-    def copied(self, contents: Contents) -> tuple[Any, Any, bool] | None:
-        """Return the arguments with which DALI copies samples; None: it shares them."""
-        return None
 
 
 def _reads_anew(kind: type[Reader]) -> bool:
