@@ -82,9 +82,8 @@ def buffers_of(pipe: Pipeline) -> tuple[tuple[int, int], str, str | None] | None
     for group in readers_of(pipe).values():
         source = group.source(pipe)
         reader = source.open().reader
-        memory = "gpu" if reader.device == "gpu" else "pinned" if source.pinned else "cpu"
         lanes = copying_lanes(reader), reader.lanes
-        return lanes, memory, getattr(reader, "transport", None)
+        return lanes, source.memory.kind, getattr(reader, "transport", None)
     return None
 
 

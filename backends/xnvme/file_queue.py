@@ -16,7 +16,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
 from ...contract.stages import yield_turn
-from ...runtime.waiting import run_in_lane
+from ...runtime.lane import run_in_lane
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library

@@ -12,7 +12,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable, os_error
 from ...contract.options import Option
-from ...runtime.waiting import run_in_lane
+from ...runtime.lane import run_in_lane
 from ..linux.pci import address_of
 from ..linux.storage import Storage, mode_of, no_permission
 from .abi import MAX_BLOCKS

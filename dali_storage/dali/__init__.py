@@ -1,20 +1,24 @@
 """Readers in DALI's pipelines; only this package and `dynamic` know DALI's internals.
 
-`compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`,
-`iterators` and `hold`; `executor` adds metadata and checkpoints to pipelines. This module is the
-composition root: it puts the plugs into the slots of a reader. Imports reading/, saving/,
-observing/, bad_samples/, samples/, order/, runtime/ and contract/.
+`compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`
+and `iterators`; `gpu_memory` and `hold` are for batches that a GPU reads. `executor` adds metadata
+and checkpoints to pipelines. This module is the composition root: it puts the plugs into the slots
+of a reader. Imports reading/, saving/, observing/, bad_samples/, samples/, order/, runtime/ and
+contract/.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
+from ..contract.options import dali_flag
+from ..contract.reader import Reader
 from ..observing.observer import Observed, stall_seconds
-from ..reading.opening import Find, Opening
+from ..reading.opening import Find, Opening, host_memory
+from ..reading.slots import Memory
 from ..reading.source import BatchStream
 from ..samples import finding
 from ..samples.locations import local_path
@@ -33,6 +37,7 @@ __all__ = [
     "Common",
     "DataNode",
     "add_reader",
+    "batch_memory",
     "catalog",
     "failure",
     "has_other_sources",
@@ -61,7 +66,11 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
         ValueError, TypeError: an argument is wrong; the message has its name and value.
     """
     stall_after = stall_seconds(arguments.stall_after)
-    found: dict[str, Any] = {"observe": partial(Observed, stall_after=stall_after)}
+    pinned = None if arguments.pinned is None else dali_flag("pinned", arguments.pinned)
+    found: dict[str, Any] = {
+        "observe": partial(Observed, stall_after=stall_after),
+        "memory": partial(batch_memory, pinned=pinned),
+    }
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     if own := [name for name in _OWN_ORDER if name in given]:
         from ..order.sampling.arguments import own_order
@@ -75,6 +84,17 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
     if arguments.resume is not None:
         found["resume"] = partial(positions.resume, state=arguments.resume)
     return found
+
+
+def batch_memory(
+    name: str, reader: Reader, gpu: int | None, *, pinned: bool | None = None
+) -> Callable[[], Memory]:
+    """Choose the memory of batches: `Opening.memory`. `pinned` is the option of `readers.file`."""
+    if gpu is None and reader.gpu is None and not pinned:
+        return host_memory(name, reader, gpu)
+    from .gpu_memory import choose
+
+    return choose(name, reader, gpu, pinned)
 
 
 def samples_of(arguments: Mapping[str, Any]) -> tuple[Find, list[bytes]]:
@@ -132,7 +152,7 @@ def add_reader(
         stream.open()
     group = ReaderGroup(name, opening, takes_seed, stream)
     if not lazy and pipeline is not None:
-        group.claim(pipeline).require_gpu(pipeline.device_id)
+        group.claim(pipeline).choose_memory(pipeline.device_id)
     nodes = group.add_outputs(with_index=with_index, preserve=preserve, with_source=with_source)
     for node in nodes if preserve else ():
         pipeline.add_sink(node)

@@ -8,7 +8,6 @@ the `get_batch()` of every group and then the `feed()` of every batch. `ReaderGr
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import operator
 import re
 import weakref
@@ -23,20 +22,18 @@ from numpy.typing import NDArray
 from nvidia.dali import fn
 from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.tensors import TensorCPU, TensorGPU, TensorListCPU, TensorListGPU
+from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
 from ..contract.format import Output
 from ..contract.views import Contents
 from ..order.ordering import Ordering
-from ..reading.buffers import Lease
 from ..reading.lanes import Gate, make_gate
 from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
+from ..reading.slots import Memory
 from ..reading.source import BatchStream
-from ..runtime import cuda
 from .compat import REMEDY, SEPARATE, VERSION
-from .hold import Hold
 from .iterators import drain
 from .seeds import inherited_seed
 from .source_info import Names, asked_for
@@ -45,9 +42,12 @@ DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
 """The reader's output for each input of a pipeline, by the name of the input."""
 
-_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
+_Hold: TypeAlias = Callable[[Sequence[Contents]], object] | None
+"""Holds each page-locked batch until a GPU has read it."""
 
 _NO_GPU = contextlib.nullcontext()
+
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
@@ -76,7 +76,7 @@ class ReaderGroup:
         self._opening = opening
         # Weak: the group may live longer, because DALI's nodes and operators refer to each other.
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
-        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, Hold | None]]()
+        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, _Hold]]()
         self._unclaimed = stream
         self._nodes: dict[int | str, DataNode] = {}
 
@@ -174,8 +174,8 @@ class ReaderGroup:
         """Open the source if it is not open, so that it can read.
 
         Also record the output for each of the pipeline's inputs, the names of samples and, for
-        page-locked batches, the `Hold` that keeps them until a GPU has read them. `used`: ids of
-        the pipeline's operators; `decoded`: ids of operators with only decoders behind.
+        page-locked batches, what holds them until a GPU has read them. `used`: ids of the
+        pipeline's operators; `decoded`: ids of operators with only decoders behind.
         """
         if pipeline in self._started:
             return self._sources[pipeline]
@@ -184,7 +184,7 @@ class ReaderGroup:
         views = self._outputs(decoded)
         source.start(device_id=pipeline.device_id, gate=gate, views=views)
         names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
-        hold = Hold(pipeline._pipe, pipeline.device_id) if source.pinned else None
+        hold = source.memory.hold and source.memory.hold(pipeline._pipe, pipeline.device_id)
         self._started[pipeline] = self._inputs(used), names, hold
         return source
 
@@ -217,18 +217,18 @@ class Delivery:
         names: Names,
         source: BatchStream,
         batch: LoadedBatch,
-        hold: Hold | None,
+        hold: _Hold,
     ) -> None:
         # DALI assumes the current GPU for a stream and for page-locked memory.
-        uses_gpu = source.pinned or source.stream is not None
-        self._gpu = cuda.current(pipeline.device_id) if uses_gpu else _NO_GPU
+        current = source.memory.current
+        self._gpu = _NO_GPU if current is None else current(pipeline.device_id)
         with self._gpu:
             outputs = {key: self._output(source, batch, key) for key in inputs.values()}
         for key in names.outputs:
             if key in outputs:  # the pipeline uses it
                 names.put(outputs[key][0], batch.samples, key)
         # Fed GPU memory is DALI's own copy, and so are lists with DALI 1.53.
-        if source.stream is None and SEPARATE:
+        if source.memory.kind != "gpu" and SEPARATE:
             source.recent.append(outputs)
         feed = pipeline._pipe.SetExternalTLInput
         self._steps: list[Callable[[], object]] = [
@@ -237,7 +237,7 @@ class Delivery:
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
             # First: kept before DALI can queue a copy.
-            self._steps.insert(0, partial(hold.add, batch.outputs))
+            self._steps.insert(0, partial(hold, batch.outputs))
 
     def _output(self, source: BatchStream, batch: LoadedBatch, key: int | str) -> tuple[Any, ...]:
         """DALI's list of an output, the stream for copies, and True to copy by a kernel."""
@@ -248,7 +248,7 @@ class Delivery:
         if key == SOURCE:
             return number_list(source.open().ordering.sources_of(batch.samples)), None, False
         assert isinstance(key, int)
-        return data_list(source, batch.outputs[key])
+        return data_list(source.memory, batch.outputs[key])
 
     def feed(self) -> None:
         """Feed the batch to the pipeline; called by DALI."""
@@ -257,21 +257,18 @@ class Delivery:
             deque(map(operator.call, self._steps), 0)
 
 
-def data_list(source: BatchStream, contents: Contents) -> tuple[Any, Any, bool]:
+def data_list(memory: Memory, contents: Contents) -> tuple[Any, Any, bool]:
     """DALI's list of the samples, the stream for copies, and True to copy by a kernel."""
-    if source.stream is not None:
-        gpu = source.stream.gpu
-        data = TensorListGPU([TensorGPU(it, "", gpu) for it in contents], **SEPARATE)
-        # Not an int, which DALI silently interprets as the default stream.
-        return data, ctypes.c_void_p(source.stream.pointer), True
+    if memory.copied is not None:
+        return memory.copied(contents)
     if len(contents) == 1 and not isinstance(contents, np.ndarray):
         contents = np.asarray(memoryview(contents[0]))[None]  # type: ignore[arg-type]
+    page_locked = memory.page_locked is not None and memory.page_locked(contents)
     if isinstance(contents, np.ndarray):
-        page_locked = source.pinned and _is_leased(contents)
         return TensorListCPU(contents, is_pinned=page_locked), None, False
     # A list of tensors costs 1.2 us per sample; DALI needs 2.4 us to make a list from arrays.
     # The list is made here and not in a lane: on a hot page cache the lane is the bottleneck.
-    options = ("", True) if source.pinned and _are_leased(contents) else ()
+    options = ("", True) if page_locked else ()
     items: Sequence[Any] = contents
     *others, content = items
     tensors = list(map(TensorCPU, others, *map(repeat, options)))
@@ -287,22 +284,6 @@ class _Owner(np.ndarray[Any, Any]):
     """The last sample of a batch, which keeps the tensors of the others alive."""
 
     owned: tuple[Any, ...]
-
-
-def _are_leased(contents: Sequence[Any]) -> bool:
-    # Slices of one buffer have one owner, so few need a check: 6 us for 64 slices instead of 40.
-    owners = {id(owner): owner for owner in [getattr(it, "obj", it) for it in contents]}
-    return all(map(_is_leased, owners.values()))
-
-
-def _is_leased(content: Any) -> bool:
-    """Return whether memory is part of the buffer of its batch, not new memory of a format."""
-    leased = False
-    while isinstance(content, (memoryview, np.ndarray)):
-        leased = leased or isinstance(content, Lease)
-        content = content.obj if isinstance(content, memoryview) else content.base
-    # A copy of a part of a lease is also a Lease, but in numpy's own memory.
-    return leased and content is not None
 
 
 def number_list(values: NDArray[Any]) -> TensorListCPU:

@@ -98,11 +98,12 @@ class Names:
     def __init__(self, source: BatchStream, wish: bool | None, asked: Container[int] = ()) -> None:
         self._catalog = catalog = source.open()[0]
         info = catalog.source_info
-        known = source.stream is None and (info is None or len(info) == catalog.file_count)
+        on_gpu = source.memory.kind == "gpu"
+        known = not on_gpu and (info is None or len(info) == catalog.file_count)
         wanted = [it for it in source.fmt.named if wish or (wish is None and it in asked)]
         why = problem() if wanted else None
         if wish and (why or not wanted or not known):
-            where = " in GPU memory" if source.stream else ""
+            where = " in GPU memory" if on_gpu else ""
             what = f"source_info must not be True: {source} has no names for its samples{where}"
             raise why or ValueError(what)
         self.outputs = wanted if known and not why else []

@@ -70,7 +70,7 @@ class ReadingOperator:
             )
         batch, outputs = self._source.batch(), self._source.fmt.outputs
         for number, contents in enumerate(batch.outputs):
-            tensors, layout = data_list(self._source, contents)[0], outputs[number].layout
+            tensors, layout = data_list(self._source.memory, contents)[0], outputs[number].layout
             tensors = TensorListCPU(tensors, layout) if layout else tensors
             if number in self._names.outputs:
                 self._names.put(tensors, batch.samples, number)

@@ -255,7 +255,7 @@ def prepare(
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
-    pinned, source_info = common.pinned, common.source_info
+    source_info = common.source_info
     opening = Opening(
         find=find,
         reader=reader,
@@ -269,7 +269,6 @@ def prepare(
             by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
-        pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         names=names,
         source_info=None if source_info is None else dali_flag("source_info", source_info),

@@ -6,19 +6,14 @@ for users who keep an output forever.
 """
 
 import contextlib
-import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..contract._types import Buffer, HostBuffer
-from ..contract.errors import BackendUnavailable, NotPageLocked
-from ..contract.reader import Reader
-from ..runtime import cuda
+from ..contract._types import Buffer
 
 _SMALLEST = 64 << 10  # bytes
 _GRANULE = 2 << 20  # bytes: a huge page
@@ -113,63 +108,3 @@ def _put_back(append: Callable[[tuple[Buffer, Any]], None], arena: Buffer, fence
     # If no fence can be set, CUDA is shutting down or broken: the buffer is freed, which waits.
     with contextlib.suppress(Exception):
         append((arena, fence()))
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """The buffers of a reader, and their kind.
-
-    Attributes:
-        buffers: the pool.
-        pinned: True if the buffers are in page-locked host memory.
-        stream: the stream for DALI's copies of batches in GPU memory; None for host memory.
-    """
-
-    buffers: BufferPool
-    pinned: bool = False
-    stream: cuda.CudaStream | None = None
-
-    def why_not_views(self, reader: Reader, views: Collection[int]) -> str:
-        """Explain why no output may be memory of the backend; empty if `views` may."""
-        if self.pinned:
-            return "its buffers are page-locked for the GPU, unless pinned=False"
-        if self.stream is not None:
-            return "batches are in GPU memory"
-        if _reads_anew(type(reader)):
-            return f"{type(reader).__name__} has its own read() and no views()"
-        if not views:
-            return "operators other than decoders use its outputs, and might write to them"
-        return ""
-
-
-def _reads_anew(kind: type[Reader]) -> bool:
-    """Return True if a class has its own `read()`, bypassed by the `views()` of a base class."""
-    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
-    return names[0] == "read"
-
-
-def make_pool(name: str, reader: Reader, gpu: int | None, pinned: bool | None) -> Pool:
-    """Make the pool for a reader's batches, for a pipeline on a GPU, or without one.
-
-    `name` is the reader's name in messages; `pinned` the argument of `readers.file`.
-    """
-    if gpu is not None and reader.device == "gpu":
-        stream = cuda.CudaStream(gpu)
-        return Pool(BufferPool(reader.allocate, stream.fence), stream=stream)
-    if gpu is None or reader.pinned or pinned is False:
-        return Pool(BufferPool(reader.allocate), gpu is not None and reader.pinned)
-
-    def allocate(nbytes: int) -> HostBuffer:
-        memory: Any = reader.allocate(nbytes)
-        return cuda.page_lock(memory, gpu)
-
-    try:
-        allocate(1)  # CUDA may refuse this kind of memory
-    except (BackendUnavailable, MemoryError) as error:
-        if pinned:
-            raise
-        what = f"{name}: its buffers are not page-locked, so DALI copies every sample"
-        remedy = "pinned=False silences this warning"
-        warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
-        return Pool(BufferPool(reader.allocate))
-    return Pool(BufferPool(allocate), pinned=True)

@@ -17,8 +17,9 @@ from ..contract.reader import Reader
 from ..contract.stages import enter, note
 from ..order import OrderOptions
 from ..order.ordering import Ordering
+from .buffers import BufferPool
 from .loading import Loading
-from .slots import Observer
+from .slots import Memory, Observer
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, from which the replacement of a sample is chosen."""
@@ -46,12 +47,17 @@ class Opened(NamedTuple):
 Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
 
 
+def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[], Memory]:
+    """Return what makes the memory of batches, as the backend allocates it."""
+    return lambda: Memory(BufferPool(reader.allocate))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """The checked arguments of a reader: how to open, and how to read.
 
-    The last four are slots, which hold the least that works: DALI's order, errors for bad samples,
-    no resumed position and no observer.
+    The last five are slots, which hold the least that works: DALI's order, errors for bad samples,
+    no resumed position, no observer and host memory.
 
     Attributes:
         find: finds the samples. Arguments: `Reader.tree()`, to be called only if needed; and the
@@ -63,7 +69,6 @@ class Opening:
         device: the memory for the samples' bytes, "cpu" or "gpu".
         order: the arguments of DALI's order, shards and seed.
         depth: the number of batches to read ahead.
-        pinned: the option of `readers.file`.
         fmt: makes the outputs of a batch.
         names: paths and URLs by which the user named the samples, for reports.
         source_info: the option of `readers.file`.
@@ -72,6 +77,9 @@ class Opening:
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
+        memory: chooses the memory of batches, from the reader's name in messages, the open backend
+            and the pipeline's GPU. Returns what makes the memory; raises ValueError if the backend
+            does not go with this GPU, or with none.
     """
 
     find: Find
@@ -82,7 +90,6 @@ class Opening:
     device: str = "cpu"
     order: OrderOptions = field(default_factory=OrderOptions)
     depth: int = 1
-    pinned: bool | None = None
     fmt: Format = field(default_factory=Format)
     names: Sequence[bytes] = ()
     source_info: bool | None = None
@@ -90,6 +97,7 @@ class Opening:
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
+    memory: Callable[[str, Reader, int | None], Callable[[], Memory]] = host_memory
 
     @encodable()
     def open(self) -> Opened:

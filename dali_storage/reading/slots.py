@@ -1,17 +1,19 @@
-"""The slots of a reader, with the least in them that works: no observer, no substitutes.
+"""The slots of a reader, with the least that works: no observer, no substitutes, host memory.
 
-A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`. The slot
-for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
+A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`, those in
+`dali.gpu_memory`. The slot for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..contract._types import IntArray
 from ..contract.reader import Reader
+from ..contract.views import Contents
+from .buffers import BufferPool
 
 
 class Observer:
@@ -72,3 +74,42 @@ class Substitute:
     def handles(self, error: Exception) -> bool:
         """Return True if another sample may be delivered after this error."""
         return False
+
+
+class Memory:
+    """The memory of batches: host memory, which DALI shares. `dali.gpu_memory` has that of GPUs.
+
+    The last four are methods of a plug that has to do with a GPU; host memory has none of them.
+
+    Attributes:
+        buffers: the pool.
+        kind: "cpu"; "pinned", page-locked host memory; or "gpu".
+        current: makes a GPU (its number) the current one of the thread in a block.
+        hold: returns what holds each batch for DALI's executor until a GPU has read it.
+        page_locked: returns True if all samples are in page-locked memory.
+        copied: returns the list of samples, the stream and the flag with which DALI copies them.
+    """
+
+    kind = "cpu"
+    current: Callable[[int], AbstractContextManager[object]] | None = None
+    hold: Callable[[Any, int], Callable[[Sequence[Contents]], object]] | None = None
+    page_locked: Callable[[Contents], bool] | None = None
+    copied: Callable[[Contents], tuple[Any, Any, bool]] | None = None
+
+    def __init__(self, buffers: BufferPool) -> None:
+        """Use the buffers of a pool."""
+        self.buffers = buffers
+
+    def why_not_views(self, reader: Reader, views: Collection[int]) -> str:
+        """Explain why no output may be memory of the backend; empty if `views` may."""
+        if _reads_anew(type(reader)):
+            return f"{type(reader).__name__} has its own read() and no views()"
+        if not views:
+            return "operators other than decoders use its outputs, and might write to them"
+        return ""
+
+
+def _reads_anew(kind: type[Reader]) -> bool:
+    """Return True if a class has its own `read()`, bypassed by the `views()` of a base class."""
+    names = [name for base in kind.__mro__ for name in ("views", "read") if name in vars(base)]
+    return names[0] == "read"

@@ -13,14 +13,12 @@ from ..contract._types import IntArray
 from ..order import OrderOptions, reader_meta
 from ..order.ordering import Remainder
 from ..order.sequence import Batches
-from ..runtime import cuda
-from .buffers import make_pool
 from .lanes import Gate
 from .loading import LoadedBatch, Loading
 from .opening import Opened, Opening
 from .position import Position
 from .prefetch import Prefetcher
-from .slots import Observer, Substitute
+from .slots import Memory, Observer, Substitute
 
 _RECENT = 4  # batches; with a prefetch queue of 2, DALI itself holds 2 to 3 of them
 
@@ -51,9 +49,7 @@ class BatchStream:
         substitute: the handling of bad samples; known after `start()`.
         observer: sees what the reader does.
         ended: the reason for `batch()` to refuse, after `close()` or `end()`; None before.
-        pinned: True if batches are in page-locked host memory; known after `start()`.
-        stream: the stream for DALI's copies of batches in GPU memory. Buffers are reused when these
-            copies are done. None for batches in host memory.
+        memory: the memory of the batches; made by `start()`.
         recent: the outputs of the last batches given to DALI; empty after `close()`.
     """
 
@@ -74,8 +70,7 @@ class BatchStream:
         self.substitute = Substitute()
         self.observer: Observer = opening.observe(name, repr(self))
         self.ended: str | None = None
-        self.pinned = False
-        self.stream: cuda.CudaStream | None = None
+        self.memory: Memory
         # DALI drops its references in a thread of its own, which waits for the interpreter lock if
         # one is the last. These outlive DALI's, and are dropped in the thread that asks for more.
         self.recent: deque[object] = deque(maxlen=_RECENT)
@@ -130,21 +125,12 @@ class BatchStream:
         """True after `start()`."""
         return self._prefetcher is not None
 
-    def require_gpu(self, device_id: int | None) -> None:
-        """Open the backend; refuse a pipeline with another GPU than the backend, or without one."""
-        reader, pinned = self.open().reader, self.opening.pinned
-        if reader.gpu is not None and reader.gpu != device_id:
-            has = "no GPU" if device_id is None else f"GPU {device_id}"
-            raise ValueError(
-                f"{self}: the reader uses GPU {reader.gpu}, and the pipeline has {has}; set 'gpu' "
-                "in backend_options and the pipeline's device_id to the same GPU"
-            )
-        if pinned and reader.device == "gpu":
-            raise ValueError(
-                f"{self}: pinned=True is for host memory; leave out pinned if device='gpu'"
-            )
-        if pinned and device_id is None:
-            raise ValueError(f"{self}: pinned=True needs a pipeline with a GPU; set its device_id")
+    def choose_memory(self, device_id: int | None) -> Callable[[], Memory]:
+        """Open the backend; return what makes the memory for a pipeline on this GPU, or on none.
+
+        Raises ValueError as `Opening.memory`.
+        """
+        return self.opening.memory(repr(self), self.open().reader, device_id)
 
     def start(
         self,
@@ -161,16 +147,15 @@ class BatchStream:
         """
         self._refuse_fork()
         self._refuse_ended()
-        self.require_gpu(device_id)
+        make = self.choose_memory(device_id)
         catalog, reader, ordering = self.open()
-        pool = make_pool(repr(self), reader, device_id, self.opening.pinned)
-        self.pinned, self.stream = pool.pinned, pool.stream
-        if reader.has_views and (why := pool.why_not_views(reader, views)):
+        self.memory = make()
+        if reader.has_views and (why := self.memory.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
             views = ()
         on_error = self.opening.on_error
         kind = Loading if on_error is None else on_error.loading(catalog, ordering.members)
-        loading = kind(catalog, reader, self.fmt, pool.buffers, views)
+        loading = kind(catalog, reader, self.fmt, self.memory.buffers, views)
         self.substitute = loading.substitute
         self._prefetcher = Prefetcher(
             loading,

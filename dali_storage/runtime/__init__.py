@@ -1,5 +1,6 @@
 """Services of the machine for every other room: CUDA, processors, memory, waits, durations.
 
 Nothing here knows a reader, a sample or DALI. Read `waiting` and `machine` first; `histogram`
-and `profiling` serve the observers, `cuda` all memory that a GPU uses. Imports contract/.
+and `profiling` serve the observers, `cuda` all memory that a GPU uses, and `lane` the backends.
+Imports contract/.
 """

@@ -1,4 +1,4 @@
-"""Waits that a Ctrl-C ends within a second, and calls that no Ctrl-C interrupts.
+"""Waits that a Ctrl-C ends within a second.
 
 Python handles a signal in the main thread, between two bytecode instructions. A wait without a
 timeout is not woken if another thread receives the signal, nor if the signal arrives while the main
@@ -6,11 +6,8 @@ thread releases the interpreter lock to begin the wait. The Ctrl-C would then ha
 the storage has answered. So the main thread waits in steps.
 """
 
-import contextlib
 import threading
 import time
-from _thread import start_new_thread
-from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -34,30 +31,3 @@ def join(thread: threading.Thread, running: threading.Lock) -> None:
         thread.join(_STEP)
     while running.locked():  # before Python 3.13, no join waits after one that a Ctrl-C has ended
         time.sleep(0.01)
-
-
-def run_in_lane(call: Callable[[], Item]) -> Item:
-    """Run `call` in a thread, where no Ctrl-C interrupts it, and return its result.
-
-    For reads outside of batches. A Ctrl-C is raised when `call` has ended.
-    """
-    results, errors, ended = list[Item](), list[BaseException](), SimpleQueue[None]()
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-        ended.put(None)
-
-    try:
-        start_new_thread(run, ())
-        take(ended)
-    except KeyboardInterrupt:
-        while not results and not errors:
-            with contextlib.suppress(KeyboardInterrupt):
-                take(ended)
-        raise
-    if errors:
-        raise errors.pop()  # the error keeps this frame, which must not keep the error
-    return results[0]

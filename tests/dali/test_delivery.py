@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.ranges import Ranges
-from dali_storage.dali import group, hold
+from dali_storage.dali import batch_memory, gpu_memory, group, hold
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
+from dali_storage.reading.slots import Memory
 from dali_storage.runtime import cuda
 from dali_storage.samples.discovery import from_directory
 from tests.kit import versions
@@ -41,7 +41,7 @@ def records(monkeypatch):
     versions.require("2.0", "its lists of tensors are copies")
     real = group.TensorListCPU
     monkeypatch.setattr(group, "TensorCPU", Tensor)
-    monkeypatch.setattr(group, "TensorListGPU", TensorList)
+    monkeypatch.setattr(gpu_memory, "TensorListGPU", TensorList)
     given = lambda data, **options: TensorList(data, **options) if options else real(data)  # noqa: E731
     monkeypatch.setattr(group, "TensorListCPU", given)
 
@@ -75,6 +75,7 @@ def make(gpus, records, catalog, monkeypatch):
             reader=changed(change, MemoryReader),
             device=device,
             depth=2,
+            memory=batch_memory,
         )
         reader = group.ReaderGroup("R", opening)
         nodes = list(reader.add_outputs(with_index=False, preserve=False))
@@ -242,8 +243,8 @@ def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(gpus, make):
 def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(monkeypatch):
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    source = SimpleNamespace(stream=None, pinned=True)
     pool = BufferPool(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
+    memory = gpu_memory.PageLocked(pool)
     lease = pool.lease(4)
     part, other = lease.data, np.zeros(4, np.uint8)
     for contents, expected in (
@@ -253,7 +254,7 @@ def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(monkeypatch
         (lease.reshape(2, -1), True),
         (other.reshape(2, 2), False),  # small ranges, which were copied
     ):
-        tensors, *_ = group.data_list(source, contents)
+        tensors, *_ = group.data_list(memory, contents)
         assert all(tensor.is_pinned is expected for tensor in tensors)
 
 
@@ -261,9 +262,9 @@ def test_the_last_tensor_of_a_batch_keeps_the_others(monkeypatch):
     """Then DALI takes the interpreter lock once to drop a batch, and not once for each sample."""
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    source = SimpleNamespace(stream=None, pinned=False)
+    memory = Memory(BufferPool(np.empty))
     with without_collector():
-        tensors, *_ = group.data_list(source, [memoryview(bytes([each])) for each in range(3)])
+        tensors, *_ = group.data_list(memory, [memoryview(bytes([each])) for each in range(3)])
         assert [tensor.memory.tobytes() for tensor in tensors] == [b"\x00", b"\x01", b"\x02"]
         others = [weakref.ref(tensor) for tensor in tensors[:2]]
         last = tensors[2]

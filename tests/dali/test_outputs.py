@@ -14,7 +14,7 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
 from dali_storage.contract.format import Format, Output
 from dali_storage.contract.ranges import Ranges
-from dali_storage.dali import group
+from dali_storage.dali import gpu_memory
 from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars, write_tar
@@ -268,7 +268,8 @@ def test_only_memory_of_the_lease_counts_as_page_locked():
         np.array(lease[:3], subok=True).reshape(1, 3),
         np.empty(0),
     ]
-    assert [group._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
-    assert [group._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
-    assert group._are_leased(of_the_lease)
-    assert not any(group._are_leased([*of_the_lease, each]) for each in not_of_it)
+    assert [gpu_memory._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
+    assert [gpu_memory._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
+    memory = gpu_memory.PageLocked(BufferPool(np.empty))
+    assert memory.page_locked(of_the_lease)
+    assert not any(memory.page_locked([*of_the_lease, each]) for each in not_of_it)

@@ -1,5 +1,8 @@
+from functools import partial
+
 import pytest
 
+from dali_storage.dali import batch_memory
 from dali_storage.observing.observer import Observed
 from dali_storage.order import OrderOptions
 from dali_storage.reading.opening import Opening
@@ -38,8 +41,8 @@ class Opener:
             reader=backend(self._opened),
             device=self.device,
             order=OrderOptions(**order),
-            pinned=pinned,
             observe=Observed,
+            memory=partial(batch_memory, pinned=pinned),
         )
         source = BatchStream("R", opening)
         source.configure(batch_size=4, seed=pipeline_seed, checkpointing=False)

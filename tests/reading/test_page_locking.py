@@ -22,8 +22,7 @@ def take_batches(source, number=20):
 @pytest.mark.parametrize(("pinned", "device_id"), [(None, 0), (None, 1), (True, 0)])
 def test_with_a_gpu_every_buffer_is_page_locked_once(opener, gpus, pinned, device_id):
     source = opener.start(device_id, pinned=pinned)
-    assert source.pinned
-    assert source.stream is None
+    assert source.memory.kind == "pinned"
     contents = source.batch().outputs[0]
     memory = contents[1]
     start = address_of(np.frombuffer(memory.obj, np.uint8))
@@ -42,7 +41,7 @@ def test_with_a_gpu_every_buffer_is_page_locked_once(opener, gpus, pinned, devic
 def test_nothing_is_page_locked_without_a_gpu_or_with_false(opener, gpus, pinned, device_id):
     source = opener.start(device_id, pinned=pinned)
     take_batches(source)
-    assert not source.pinned
+    assert source.memory.kind == "cpu"
     assert gpus.registered == {}
 
 
@@ -55,7 +54,7 @@ def no_cupy(monkeypatch):
 def test_without_cuda_a_warning_says_what_it_costs_and_what_to_install(opener):
     with pytest.warns(NotPageLocked, match=r"DALI copies every sample.*pip install.*pinned=False"):
         source = opener.start(0)
-    assert not source.pinned
+    assert source.memory.kind == "cpu"
     take_batches(source)
 
 
@@ -86,7 +85,7 @@ def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(opener, g
     gpus.capacity = 0
     with pytest.warns(NotPageLocked, match="cannot page-lock"):
         source = opener.start(0)
-    assert not source.pinned
+    assert source.memory.kind == "cpu"
     take_batches(source)
     with pytest.raises(MemoryError, match="cannot page-lock"):
         opener.start(0, pinned=True)
@@ -104,7 +103,7 @@ def test_memory_that_its_reader_has_page_locked_is_left_alone(opener, gpus, pinn
     opener.change = lambda reader: vars(reader).update(pinned=True, gpu=0)
     source = opener.start(0, pinned=pinned)
     take_batches(source)
-    assert source.pinned
+    assert source.memory.kind == "pinned"
     assert gpus.registered == {}
 
 
@@ -114,9 +113,8 @@ def test_batches_in_gpu_memory_come_with_a_stream(opener, gpus):
     contents = [*source.batch().outputs[0]]
     assert [it.tobytes() for it in contents] == list(map(content, range(4)))
     assert {it.gpu for it in contents} == {1}
-    assert source.stream is not None
-    assert source.stream.gpu == 1
-    assert not source.pinned
+    assert source.memory.kind == "gpu"
+    assert source.memory.stream.gpu == 1
     with pytest.raises(ValueError, match="pinned=True is for host memory"):
         opener.start(1, pinned=True)
 

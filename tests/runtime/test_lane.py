@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from dali_storage.runtime import waiting
-from dali_storage.runtime.waiting import run_in_lane
+from dali_storage.runtime import lane
+from dali_storage.runtime.lane import run_in_lane
 from tests.kit.process import without_collector
 
 INTERRUPTED = """
 import os, signal, threading, time
-from dali_storage.runtime.waiting import run_in_lane
+from dali_storage.runtime.lane import run_in_lane
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = []
 def read():
@@ -60,6 +60,6 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(waiting, "start_new_thread", refuse)
+    monkeypatch.setattr(lane, "start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
         run_in_lane(partial(int, "1"))

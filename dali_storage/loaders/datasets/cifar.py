@@ -14,7 +14,7 @@ from ...contract._types import PathLike
 from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
-from ...dali import SHUFFLE_BITS, DataNode, add_reader
+from ...dali import SHUFFLE_BITS, DataNode, add_reader, batch_memory
 from ...observing.observer import Observed
 from ...order import OrderOptions
 from ...reading.opening import Opening
@@ -125,6 +125,7 @@ def _read(
         options=options,
         backend=registry.shown(backend),
         observe=partial(Observed, stall_after=stall_after),
+        memory=batch_memory,
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )
     data, labels = add_reader(name, opening)

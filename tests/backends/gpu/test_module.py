@@ -13,7 +13,7 @@ import pytest
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.runtime.waiting import run_in_lane
+from dali_storage.runtime.lane import run_in_lane
 from tests.gpu.kernel import make_trial
 from tests.kit import fake_cuda
 from tests.kit.nvme_sim.reads import Reads, Setup
