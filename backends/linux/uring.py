@@ -250,6 +250,7 @@ def unavailable() -> BackendUnavailable | None:
     try:
         probe = Ring()
         lacking = {READV, OPENAT, STATX} - probe.opcodes()
+        probe.sizes([])  # a sandbox may forbid io_uring_enter alone
         probe.close()
     except OSError as error:
         if error.errno in LIMITS:  # for now
