@@ -58,7 +58,9 @@ class SampleFiles:
         # To open a pipe must not block; a terminal must not become the process's own.
         self.flags = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
         self._catalog = catalog
-        directory = os.path.dirname(catalog.file_path(0)) or b"." if catalog.file_count else b""
+        # Of a linked file, the file system is that of its target.
+        first = os.path.realpath(catalog.file_path(0)) if catalog.file_count else b""
+        directory = os.path.dirname(first)
         self.local = is_local(directory)
         given = Choice(0.0 if direct else 1.0, "given")
         self.share = self._choose_share(directory) if direct is None else given
@@ -153,7 +155,7 @@ class SampleFiles:
             return Choice(1.0, "tmpfs, or not on a known local disk")
         share = cached_share(used, memory := cache_memory())
         if share.value < 1:  # the disk has more bytes, so the data set may have
-            share = cached_share(min(self._total(), used), memory)
+            share = cached_share(self._total(), memory)
         if share.value < 1 and self._refusal():
             return Choice(1.0, "its file system does not support O_DIRECT")
         return share

@@ -183,21 +183,25 @@ class Ring:
     def _settle(self) -> None:
         """Wait until nothing is in flight, also after an error; forget what was not submitted."""
         self._sq_tail[:] = self._sq_head
-        since = time.monotonic()
-        while count := self._in_flight():
-            # The kernel counts the completions that are not taken, too.
-            ready = int(self._cq_tail[0]) - int(self._cq_head[0]) & 0xFFFFFFFF
-            self._enter(0, ready + count, self._waits[1])
-            if self._in_flight() < count:
-                since = time.monotonic()
-            elif time.monotonic() - since >= _STALL_S:
-                # A pipe in place of a file may have a writer that writes nothing, for which the
-                # kernel waits despite O_NONBLOCK. So what can be cancelled is cancelled.
-                cancel = np.zeros(8, np.int64)  # struct io_uring_sync_cancel_reg
-                cancel[1] = _CANCEL_ALL << 32
-                with suppress(OSError):  # there is nothing to cancel
-                    self._register(_SYNC_CANCEL, cancel, 1)
-                since = time.monotonic()
+        try:
+            since = time.monotonic()
+            while count := self._in_flight():
+                # The kernel counts the completions that are not taken, too.
+                ready = int(self._cq_tail[0]) - int(self._cq_head[0]) & 0xFFFFFFFF
+                self._enter(0, ready + count, self._waits[1])
+                if self._in_flight() < count:
+                    since = time.monotonic()
+                elif time.monotonic() - since >= _STALL_S:
+                    # A pipe in place of a file may have a writer that writes nothing, for which the
+                    # kernel waits despite O_NONBLOCK. So what can be cancelled is cancelled.
+                    cancel = np.zeros(8, np.int64)  # struct io_uring_sync_cancel_reg
+                    cancel[1] = _CANCEL_ALL << 32
+                    with suppress(OSError):  # there is nothing to cancel
+                        self._register(_SYNC_CANCEL, cancel, 1)
+                    since = time.monotonic()
+        except BaseException:  # a Ctrl-C in the main thread, and any further one
+            self._settle()
+            raise
 
     def _enter(self, submit: int, complete: int, wait: IntArray) -> None:
         argument = ctypes.c_void_p(wait[2:].ctypes.data)
@@ -246,6 +250,7 @@ def unavailable() -> BackendUnavailable | None:
     try:
         probe = Ring()
         lacking = {READV, OPENAT, STATX} - probe.opcodes()
+        probe.sizes([])  # a sandbox may forbid io_uring_enter alone
         probe.close()
     except OSError as error:
         if error.errno in LIMITS:  # for now

@@ -154,11 +154,15 @@ for io in (None, "io_uring", "aio", "preadv"):
 
 
 @pytest.mark.parametrize(
-    ("number", "why"),
-    [(errno.EPERM, "Operation not permitted"), (errno.ENOSYS, "Function not implemented")],
+    ("call", "number", "why"),
+    [
+        (IO_URING_SETUP, errno.EPERM, "Operation not permitted"),
+        (IO_URING_SETUP, errno.ENOSYS, "Function not implemented"),
+        (IO_URING_SETUP + 1, errno.EPERM, "Operation not permitted"),  # io_uring_enter
+    ],
 )
-def test_without_io_uring_kernel_aio_reads(one_file, number, why):
-    run = run_without([IO_URING_SETUP], READ, os.fsdecode(one_file.path(0)), number=number)
+def test_without_io_uring_kernel_aio_reads(one_file, call, number, why):
+    run = run_without([call], READ, os.fsdecode(one_file.path(0)), number=number)
     works, doctor, *lines = run.stdout.splitlines()
     assert works == "works: True", run.stderr
     assert f"io_uring is refused ({why})" in doctor

@@ -6,7 +6,8 @@ import os
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.contract.stages import turn_given_by
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
+from tests.kit.interrupts import is_interrupted
 from tests.kit.process import alone, status_of_fork
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK
@@ -118,21 +120,24 @@ def test_what_the_kernel_does_not_take_is_not_submitted_later(ring, files, monke
     assert read_files(ring, paths[:4])[1] == contents[:4]
 
 
-def test_an_error_is_raised_when_nothing_is_written_any_more(ring, files, pipe):
+@pytest.mark.parametrize("ctrl_c", [False, True])
+def test_an_error_is_raised_when_nothing_is_written_any_more(ring, files, pipe, ctrl_c):
     """And the results of that run are not those of the next one."""
     path, fd = pipe
     memory = np.zeros(100, np.uint8)
     iovecs = make_iovecs((memory.ctypes.data, 100), (0, 0))
-    timer = threading.Timer(0.2, os.write, (fd, b"late" * 25))
+    timer = threading.Timer(0.4, os.write, (fd, b"late" * 25))
 
     def fail():
         timer.start()
-        raise ZeroDivisionError
+        if not ctrl_c:  # which comes later, while the kernel is waited for
+            raise ZeroDivisionError
 
     before = turn_given_by(fail)
     try:
-        with pytest.raises(ZeroDivisionError):
-            ring.read_files([path], np.array([FLAGS]), iovecs)
+        with nullcontext() if ctrl_c else pytest.raises(ZeroDivisionError):
+            call = partial(ring.read_files, [path], np.array([FLAGS]), iovecs)
+            assert is_interrupted(call, 0.2 if ctrl_c else 60)
     finally:
         turn_given_by(before)
     assert memory.tobytes() == b"late" * 25
