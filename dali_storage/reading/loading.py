@@ -80,18 +80,22 @@ class Loading:
         """Read batches of one size in a lane, all at once; if this fails, the `wanted` one by one.
 
         So an error is that of its batch, and other batches have none. An error in place of samples
-        stays.
+        stays. After an OSError the rest is missing: in an outage each may wait for a minute.
         """
         known = [it for it in batches.values() if isinstance(it, np.ndarray)]
         if 1 < len(known) == len(batches):
             found = outcome(partial(self._load_all, known, lane))
             if not isinstance(found, Exception):
                 return dict(zip(batches, found, strict=True))
-        return {
-            index: it if isinstance(it, Exception) else outcome(partial(self.load_one, it, lane))
-            for index, it in batches.items()
-            if index in wanted  # asked before each read
-        }
+        loaded: dict[int, LoadedBatch | Exception] = {}
+        for index, it in batches.items():
+            if index in wanted:  # asked before each read
+                loaded[index] = result = (
+                    it if isinstance(it, Exception) else outcome(partial(self.load_one, it, lane))
+                )
+                if isinstance(result, OSError):
+                    break
+        return loaded
 
     def load_one(self, samples: IntArray, lane: int) -> LoadedBatch:
         """Read a batch."""

@@ -63,6 +63,17 @@ def zip64(path):
     assert b"PK\6\6" in path.read_bytes()
 
 
+def strict_zip64(fpin, offset, endrec, parse=zipfile._EndRecData64):
+    """Patched Pythons (CVE-2025-8291) require zip64's record where its locator says."""
+    fpin.seek(offset - zipfile.sizeEndCentDir64Locator, 2 if offset < 0 else 0)
+    magic, _, place, _ = struct.unpack("<4sLQL", fpin.read(zipfile.sizeEndCentDir64Locator))
+    if magic == b"PK\6\7":
+        fpin.seek(place)
+        if fpin.read(4) != b"PK\6\6":
+            raise zipfile.BadZipFile("Corrupt zip64 end of central directory locator")
+    return parse(fpin, offset, endrec)
+
+
 def many_members(path):
     np.savez(path, **ARRAYS, **{f"other{number}": 0 for number in range(300)})
 
@@ -110,6 +121,17 @@ def test_arrays_are_those_of_numpy(tmp_path, how, options):
         expected = [file[name] for name in names]
         found = one(path, names, verify=True, backend_options=options)
     for array, its in zip(found, expected, strict=True):
+        require_equal(array, its)
+
+
+def test_archives_of_more_than_4_gib_are_read_as_newer_pythons_parse_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(zipfile, "_EndRecData64", strict_zip64)
+    monkeypatch.setattr(archive, "_LONGEST", archive._TAIL)  # for a file that is smaller
+    big = ARRAYS | {"big": np.arange(200_000)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zipfile, "ZIP64_LIMIT", 2)
+        np.savez(path := tmp_path / "a.npz", **big)
+    for array, its in zip(one(path, [*big], verify=True), big.values(), strict=True):
         require_equal(array, its)
 
 

@@ -147,7 +147,7 @@ def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
 def test_batches_read_ahead_fit_into_the_room_and_are_few_while_their_size_is_unknown(
     room, first, later
 ):
-    size = len(b"".join(expected(0)))
+    size = prefetch._NBYTES  # which small batches are taken to have
     with prefetcher(2, lanes=8, read_ahead_bytes=None if room is None else room * size) as ahead:
         for index, most in ((0, first), (1, later)):
             ahead.get(index)
@@ -264,6 +264,23 @@ def test_after_close_no_batch_of_a_failed_piece_is_tried():
         wait_until(lambda: ahead.reader.under_way)
         ahead.close()
         assert len(ahead.reader.read_batches[before:]) == 1
+
+
+def test_in_an_outage_a_piece_fails_after_two_reads_and_its_rest_is_read_when_it_is_asked_for():
+    with prefetcher(lanes=1, most=8 * BATCH) as ahead:
+        taken_in_a_row(ahead, 20)
+        known, before = [*ahead.ahead._ahead], len(ahead.reader.read_batches)
+        ahead.reader.broken = {*range(SAMPLES)}
+        require_batches(ahead, *known)  # the next piece is read meanwhile
+        ahead.finish()
+        assert len(ahead.reader.read_batches) == before + 2
+        first = known[-1] + 1
+        with pytest.raises(FileNotFoundError):
+            ahead.get(first + 2)
+        with pytest.raises(FileNotFoundError):
+            ahead.get(first + 3)
+        ahead.reader.broken = set()
+        require_batches(ahead, first + 5, *range(first, first + 20))
 
 
 def test_batches_whose_order_changes_are_read_again_and_others_are_not():

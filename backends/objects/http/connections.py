@@ -104,7 +104,10 @@ class Connection:
             self.send(job)
 
     async def _connect(self) -> socket.socket:
-        """Connect to the first address that answers in its part of the time."""
+        """Connect to the first address that answers in its part of the time.
+
+        A handshake has the whole time: it needs several round trips, and S3 has eight addresses.
+        """
         host, port, context, _, seconds = self.server
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for number, (family, kind, protocol, *_, address) in enumerate(found, 1):
@@ -114,10 +117,11 @@ class Connection:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 async with asyncio.timeout(seconds / len(found)):
                     await self._loop.sock_connect(connected, address)
-                    if context:
-                        connected = secure = context.wrap_socket(
-                            connected, server_hostname=host, do_handshake_on_connect=False
-                        )
+                if context:
+                    connected = secure = context.wrap_socket(
+                        connected, server_hostname=host, do_handshake_on_connect=False
+                    )
+                    async with asyncio.timeout(seconds):
                         await self._shake_hands(secure)
                 return connected
             except BaseException as error:

@@ -6,6 +6,7 @@ of their own (PKWARE's APPNOTE.TXT, 4.3.7), whose length is not in the directory
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zipfile
@@ -79,8 +80,7 @@ def _directory(
     size = _TAIL
     while True:
         try:
-            # For zipfile, the bytes before the tail are missing, and offsets become smaller.
-            known = zipfile.ZipFile(BytesIO(tail)).NameToInfo
+            known = zipfile.ZipFile(_End(tail, end)).NameToInfo
             break
         except Exception as error:  # zipfile does not document the types
             if size >= min(end, _LONGEST):
@@ -89,10 +89,26 @@ def _directory(
         size *= 128
         tail = next(files.parts(catalog, [(file, max(end - size, 0), size)]))
     for member in known.values():
-        member.header_offset += end - len(tail)
         if not 0 <= member.header_offset < end:
             raise _damaged(catalog.file_path(file), f"{member.filename!r} is not in the file")
     return known
+
+
+class _End(BytesIO):
+    """The last bytes of a file, at their places: directories of zip64 have some of these."""
+
+    def __init__(self, tail: bytes, nbytes: int) -> None:
+        super().__init__(tail)
+        self._nbytes, self._missing = nbytes, nbytes - len(tail)
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        place = position if whence == os.SEEK_SET else self._nbytes + position
+        if place < 0:
+            raise OSError(errno.EINVAL, "before the start")  # zipfile knows what that means
+        return self._missing + super().seek(place - self._missing)  # ValueError before the tail
+
+    def tell(self) -> int:
+        return self._missing + super().tell()
 
 
 def _stored(path: bytes, known: Mapping[str, zipfile.ZipInfo], name: str) -> zipfile.ZipInfo:

@@ -1,5 +1,7 @@
 """The client of our own: what it reads, what it takes, and what it leaves to obstore."""
 
+import asyncio
+import socket
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ import pytest
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects.http import requests
 from dali_storage.backends.objects.http.answers import Refused, check
+from dali_storage.backends.objects.http.connections import Connection
 from dali_storage.backends.objects.versions import ObjectPart
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
@@ -104,6 +107,26 @@ def test_certificates_are_verified(certificate, trust, monkeypatch):
                     assert read(reader, np.arange(len(SIZES)), catalog) == CONTENTS
             assert ("a certificate that is not trusted" in repr(reader)) is (trust == "nobody else")
         assert len(by_own(tls)) == len(tls.log())
+
+
+def test_a_slow_handshake_is_no_reason_for_obstore_if_a_host_has_many_addresses(
+    certificate, monkeypatch
+):
+    async def slow(self, secure, shake_hands=Connection._shake_hands):
+        await asyncio.sleep(0.2)
+        await shake_hands(self, secure)
+
+    addresses = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *it, **more: addresses(*it, **more) * 50)
+    monkeypatch.setattr(Connection, "_shake_hands", slow)
+    with FaultServer(certificate) as tls:
+        for name, value in tls.environment.items():
+            monkeypatch.setenv(name, value)
+        catalog = publish(tls.put, catalog_of(1), CONTENTS[:1])
+        given = {"root_certificate": certificate[0].read_bytes()}
+        with ObjectStoreReader(catalog, client_options=given) as reader:
+            assert read(reader, np.array([0]), catalog) == CONTENTS[:1]
+        assert by_own(tls) == ["data/00"] == [it.key for it in tls.log()]
 
 
 WHOLE = {"ETag": '"T"', "Content-Length": "1000"}
