@@ -1,7 +1,7 @@
 # Every target installs what it needs; python3, make and git are enough. On Debian and Ubuntu,
 # apt-get installs a missing venv module. On Debian, as root, it also installs g++ for test and test-gpu
-# (tests that need it are skipped elsewhere) and for test-frameworks, QEMU and a kernel for test-nvme, and
-# buildah and debootstrap for test-image.
+# (tests that need it are skipped elsewhere) and for test-frameworks, QEMU and a kernel for test-nvme,
+# buildah and debootstrap for test-image, and Open MPI for test-dlio.
 PYTHON ?= python3
 DALI ?= nvidia-dali-cuda120==2.4.0
 CUDA ?= 12
@@ -10,6 +10,7 @@ GPU_VENV := .venv-cuda$(CUDA)
 TENSORFLOW_VENV := .venv-tensorflow
 PADDLE_VENV := .venv-paddle
 RAY_VENV := .venv-ray
+DLIO_VENV := .venv-dlio
 OTHER_DALIS := 1.53.0 2.0.0 2.2.0 2.3.0
 PYTHON_VENV := .venv-dali-newest-python
 DOCS_VENV := .venv-docs
@@ -20,7 +21,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-distributed test-gpu test-nvme test-image lint docs figures clean
+.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-dlio test-distributed test-gpu test-nvme test-image lint docs figures clean
 
 install: $(VENV)/installed
 
@@ -56,7 +57,7 @@ test: install
 test-all: install
 	@$(GXX)
 	$(PYTEST) --tier all $(ARGS)
-	@$(MAKE) --no-print-directory test-frameworks test-distributed
+	@$(MAKE) --no-print-directory test-frameworks test-dlio test-distributed
 
 # For hours, by hand: random parity, Ctrl-C at random moments.
 test-soak: install
@@ -94,6 +95,21 @@ NEWEST_PYTHON = $(shell for version in 3.13 3.12; do \
 	$(BIN)/python -m pip --python $(@D)/bin/python install --quiet --disable-pip-version-check nvidia-dali-cuda120==$*
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
 		> $$(echo $(@D)/lib/python*/site-packages)/packages_of_venv.pth
+	touch $@
+
+# DLIO, the engine of MLPerf Storage, with its ranks under mpirun.
+test-dlio: $(DLIO_VENV)/installed
+	@which mpirun >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends openmpi-bin libopenmpi-dev; }
+	$(DLIO_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_dlio.py
+
+# DLIO with what it needs; torch, DALI and the rest are those of .venv, behind it on the path. DLIO's
+# own requirements would install DALI for CUDA 11 and TensorFlow.
+$(DLIO_VENV)/installed: pyproject.toml | $(VENV)/installed
+	$(BIN)/python -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+		> $$(echo $(@D)/lib/python*/site-packages)/packages_of_venv.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dlio]'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dlio-benchmark==2.0.0
 	touch $@
 
 # Ray and torchrun themselves, on the CPU, in network namespaces of their own: 2 GB.
@@ -140,4 +156,4 @@ figures: install
 	$(BIN)/python -m benchmarks.figures $(ONLY) --options="$(OPTIONS)"
 
 clean:
-	rm -rf site $(DOCS_VENV) $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf site $(DOCS_VENV) $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) $(DLIO_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

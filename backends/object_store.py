@@ -22,8 +22,7 @@ from ..contract.stages import enter
 from ..runtime.machine import processors
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
-from .objects.curl import libcurl
-from .objects.curl.transport import Curl
+from .objects.http.transport import OwnClient
 from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
 from .objects.store import Stores, Timeout, origins
@@ -41,10 +40,10 @@ _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_op
 class ObjectStoreReader(Reader):
     """A reader of whole objects, or ranges of them; the default for URLs.
 
-    libcurl, if installed, requests objects of S3 and web servers: one thread for all lanes writes
-    response bodies to the buffer of the batch. An abandoned request (of a failed batch, or slower
-    than its hedge) ends before its memory is used again. Other objects, lists, versions and retries
-    go through obstore: `requests` threads, each with one blocking request; the lane copies the
+    A client of its own requests objects of S3 and web servers: one thread for all lanes receives
+    bodies in the buffer of the batch. An abandoned request (of a failed batch, or slower than its
+    hedge) ends before its memory is used again. Other objects, lists, versions and retries go
+    through obstore: `requests` threads, each with one blocking request; the lane copies the
     responses.
 
     An object must match its listed version or, if not listed, its version at the first request: by
@@ -77,7 +76,7 @@ class ObjectStoreReader(Reader):
         region: Annotated[str | None, Option("a name")] = None,
         anonymous: Flag = False,
         client_options: Annotated[Mapping[str, Any] | None, Option("a mapping")] = None,
-        transport: Annotated[str, Option(("auto", "curl", "obstore"))] = "auto",
+        transport: Annotated[str, Option(("auto", "own", "obstore"))] = "auto",
         cache: Annotated[PathLike | None, Option("a path")] = None,
         cache_bytes: Annotated[int | None, Option(range(1, 1 << 62), "bytes")] = None,
     ) -> None:
@@ -100,9 +99,9 @@ class ObjectStoreReader(Reader):
             anonymous: do not sign requests: public objects.
             client_options: more options of obstore's HTTP client (`obstore.store.ClientConfig`),
                 such as `proxy_url`. No secrets.
-            transport: the client of requests for bytes. "curl": libcurl, in one thread. "obstore":
-                threads. "auto": libcurl, if installed and able to honour options and variables,
-                for a store that is near, has TLS and does not redirect.
+            transport: the client of requests for bytes. "own": one of its own, in one thread;
+                obstore repeats what fails. "obstore": obstore, in threads. "auto": its own, where
+                that can honour options and variables, and understands the store.
             cache: a directory on a local disk where samples are kept after reading, as far as the
                 disk keeps up. All processes of a user may share one cache. Created if only the
                 last component of the path is missing. Needs `check`.
@@ -113,7 +112,7 @@ class ObjectStoreReader(Reader):
             ValueError, TypeError: a wrong option; or the first sample is no URL.
             OSError: `cache` is not a directory, or cannot be written to.
             BackendUnavailable: `cache` needs a package, or cannot be read on this machine; or
-                transport="curl", and libcurl is missing or cannot honour an option.
+                transport="own", and the client cannot honour an option.
         """
         if cache is None and cache_bytes is not None:
             raise ValueError(f"{_NAME}: cache_bytes needs the option cache, a directory")
@@ -138,21 +137,16 @@ class ObjectStoreReader(Reader):
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
         self.times = self._requests.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
-        self._curl: Curl | None = None
-        if transport != "obstore":
-            try:
-                self._curl = Curl(self._stores, self._requests, required=transport == "curl")
-            except BackendUnavailable:
-                if transport == "curl":
-                    raise
+        required, parts = transport == "own", (self._stores, self._requests)
+        self._own = OwnClient(*parts, required=required) if transport != "obstore" else None
 
     def __repr__(self) -> str:
         return f"<object-store: by {self.transport}>"
 
     @property
     def transport(self) -> str:
-        """The current client of requests for bytes; if not libcurl, with the reason."""
-        return str(self._curl or "obstore")
+        """The current client of requests for bytes; if it is obstore, with the reason."""
+        return str(self._own or "obstore")
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return self._objects.sizes(samples)
@@ -178,8 +172,8 @@ class ObjectStoreReader(Reader):
 
     def close(self) -> None:
         self._requests.close()
-        if self._curl:
-            self._curl.close()
+        if self._own:
+            self._own.close()
         self._stores.close()
         if self._cache is not None:
             self._cache.close()
@@ -200,12 +194,7 @@ class ObjectStoreReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
-        yield from origins()
-        try:
-            what = libcurl.load().name
-        except BackendUnavailable as error:
-            what = f"only obstore requests objects: {error.reason}; {error.remedy}"
-        yield DeviceStatus("transport", what)
+        return origins()
 
     def _fetch(self, batch: Batch, spans: Spans) -> None:
         """Fill spans of a batch by requests."""
@@ -217,15 +206,11 @@ class ObjectStoreReader(Reader):
         starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
 
         def take(position: int, body: memoryview | None) -> None:
-            if body is not None:  # else libcurl has written it
+            if body is not None:  # else it is there
                 start = starts[position]
                 memory[start : start + body.nbytes] = body
 
-        send = None
-        if self._curl:
-            there = np.frombuffer(memory, np.uint8)
-            there[spans.offsets[spans.sizes > 0]] = 0  # see network._Handle
-            send = partial(self._curl.send, addresses=there.ctypes.data + spans.offsets)
+        send = partial(self._own.send, memory=memory, starts=starts) if self._own else None
         self._objects.read(pieces, take, send)
 
 

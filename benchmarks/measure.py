@@ -75,7 +75,7 @@ class Result:
     Attributes:
         lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
-        transport: what asks for objects: libcurl and its version, or obstore.
+        transport: what asks for objects: the reader's own client, or obstore.
         baselines: the legs that it is compared with.
         batches: how many a pass has; None if as many as the workload.
     """

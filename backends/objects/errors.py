@@ -48,7 +48,6 @@ _STATUSES = {
 _FAILED = errno.EIO, "the store failed; try again later"  # with any other status
 
 _CA = "pass the CA's as client_options={'root_certificate': ...}"
-_INSTEAD = "set the region or endpoint, or transport='auto'"
 _SIZED = f"{_PLAIN}, and chunked answers"
 _MALFORMED = errno.EPROTO, f"the server sent a malformed answer; {_ON_THE_WAY}"
 _NO_RANGES = errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"
@@ -69,8 +68,6 @@ _CAUSES = {
         errno.EPROTO,
         f"the endpoint sent a list that is not XML; check its URL; {_PLAIN}",
     ),
-    "Redirected": (errno.EREMOTE, f"libcurl does not follow the endpoint's redirects; {_INSTEAD}"),
-    "NotUnderstood": (errno.EPROTO, f"libcurl does not understand the server; {_INSTEAD}"),
     "UnexpectedRange": _OTHER_RANGE,
     "InvalidRangeRequest": _OTHER_RANGE,
 }
@@ -109,19 +106,6 @@ class EncodedError(Exception):
         option = f"client_options={{'default_headers': {{'accept-encoding': {coding!r}}}}}"
         what = f"the server sent compressed bytes (Content-Encoding: {coding}) without being asked"
         return cls(f"{what}; {_PLAIN}; for objects stored like this, pass {option}")
-
-
-class AnswerError(Exception):
-    """A failure seen by libcurl, with a text in obstore's form, see _Failure."""
-
-    @classmethod
-    def of_status(cls, status: int, body: bytes) -> AnswerError:
-        return cls(f"Status {{\n status: {status}\n{body.decode(errors='replace')}")
-
-    @classmethod
-    def of_connection(cls, kind: str) -> AnswerError:
-        """`kind`: see _KINDS."""
-        return cls(f"HttpError {{\n kind: {kind}")
 
 
 class _Failure:

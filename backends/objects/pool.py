@@ -34,25 +34,14 @@ _LOOK = 0.1  # the most seconds between two looks for late requests
 _CLOSING = 3.0  # seconds that close() waits for abandoned requests
 
 
-class Flight(Protocol):
-    """A request by libcurl."""
-
-    @property
-    def failed(self) -> bool:
-        """True if a completed request has plainly failed."""
-
-
-class Sender(Protocol):
-    """A sender of such requests; see curl/transport.py."""
-
-    def settle(self, call: Call[Any, Any], flight: Any) -> bool:
-        """Settle a completed request, or request again; return whether the body has arrived."""
+class Client(Protocol):
+    """A client that writes bodies to their destination itself; see http/transport.py."""
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
         """End all writes for a call, or for one of its positions."""
 
     def wake(self) -> None:
-        """Wake the sender: more requests are allowed."""
+        """Wake the client: it may send more requests."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,34 +53,19 @@ class Call(Generic[Item, Answer]):
     pending: dict[int, None]  # the positions of items without an answer
     # Times of the first request, for items that may be hedged.
     started: dict[int, float] = field(default_factory=dict)
-    # Positions with their answers, errors, or completed handles.
+    # Positions with their answers or errors; with None once a client has written the bytes.
     answers: deque[tuple[int, Any]] = field(default_factory=deque)
     bell: SimpleQueue[None] = field(default_factory=SimpleQueue)  # rings for the lane
-    # Requests of libcurl, and its failures, which count as a thread's first try.
-    flying: dict[int, Any] = field(default_factory=dict)
-    landed: dict[int, None] = field(default_factory=dict)  # the completed ones of these
-    failed: dict[int, BaseException] = field(default_factory=dict)
-    began: dict[int, float] = field(default_factory=dict)  # times of libcurl's first requests
-    kept: list[Any] = field(default_factory=list)  # memory read by libcurl
+    flying: dict[int, None] = field(default_factory=dict)  # positions a client may write to
 
     def answer(self, position: int, answer: Answer | BaseException) -> None:
         """Hand over an answer, unless another request was faster or none is needed."""
         self.started.pop(position, None)
         if self.pending.pop(position, self) is None:
             self.answers.append((position, answer))
-            self._ring(isinstance(answer, BaseException))
-
-    def land(self, position: int, flight: Flight) -> None:
-        """Hand over a completed request of libcurl, for the lane to settle."""
-        self.started.pop(position, None)
-        self.landed[position] = None
-        self.answers.append((position, flight))
-        self._ring(flight.failed)
-
-    def _ring(self, failed: bool) -> None:
-        last = len(self.pending) <= len(self.landed)
-        if failed or last or len(self.answers) >= _TOGETHER:
-            self.bell.put(None)
+            failed = isinstance(answer, BaseException)
+            if failed or not self.pending or len(self.answers) >= _TOGETHER:
+                self.bell.put(None)
 
 
 _Queue: TypeAlias = SimpleQueue[tuple[Call[Any, Any], int] | None]
@@ -111,9 +85,10 @@ class RequestPool:
         """
         self.most, self._retry, self._hedge = most, retry, hedge
         self.few = min(_FEW, most)
-        # Used if libcurl makes requests, too: one permit for each request allowed now.
-        self.permits = SimpleQueue[None]()
-        self._curl: Sender | None = None
+        self.permits = SimpleQueue[None]()  # one for each request that may be sent now
+        for _ in range(most):
+            self.permits.put(None)
+        self.client: Client | None = None  # also takes permits, and answers calls
         self._queue, self._again = _Queue(), _Queue()
         self._calls: set[Call[Any, Any]] = set()  # running ones
         self._threads: list[threading.Thread] = []
@@ -125,7 +100,7 @@ class RequestPool:
         self.hedged = 0  # hedging requests
         self.times = Times()
         self._closed = False
-        self.cause: BaseException | None = None  # the error that ended libcurl's thread
+        self.cause: BaseException | None = None  # the error that ended the client's thread
         self._closing = SimpleQueue[None]()  # not empty once closed
 
     def run(
@@ -141,8 +116,8 @@ class RequestPool:
 
         Yields the turn.
 
-        `send` requests items by libcurl, with None as the answer once the bytes are at their
-        destination, and returns the positions of the other items. libcurl writes nothing after
+        `send` requests items by the client, with None as the answer once the bytes are at their
+        destination, and returns the positions of the other items. The client writes nothing after
         `run()` returns.
 
         `ask` is called in other threads, and may still be running when `run()` returns or raises.
@@ -151,7 +126,7 @@ class RequestPool:
         names an item in reports.
 
         Raises:
-            OSError: the pool is closed (ECANCELED), or libcurl's thread has failed (EIO).
+            OSError: the pool is closed (ECANCELED), or the client's thread has failed (EIO).
         """
         yield_turn()
         call = Call(ask, items, dict.fromkeys(range(len(items))))
@@ -168,8 +143,8 @@ class RequestPool:
             call.pending.clear()  # the rest is not requested any more
             if describe:
                 note(described)
-            if self._curl:
-                self._curl.drop(call)
+            if self.client and call.flying:
+                self.client.drop(call)
             self._calls.discard(call)
         if failed:
             try:
@@ -177,18 +152,13 @@ class RequestPool:
             finally:
                 del failed  # its traceback keeps frames alive, perhaps this one
 
-    def share(self, curl: Sender) -> None:
-        """Share `permits` with another sender, which needs one for each request."""
-        self._curl = curl
-        for _ in range(self.most):
-            self.permits.put(None)
-
-    def ask_again(self, call: Call[Any, Any], position: int, error: BaseException | None) -> None:
-        """Pass a failed request of libcurl to a thread; `error` counts as the first try."""
-        if error:
-            call.failed[position] = error
+    def ask_again(self, call: Call[Any, Any], position: int) -> None:
+        """Request an item by a thread, after the client has failed."""
         self._queue.put((call, position))
-        self._start_threads(self.few)
+        try:
+            self._start_threads(self.few)
+        except RuntimeError as error:
+            call.answer(position, error)
 
     def count(self, kind: str, seconds: float) -> None:
         """Count how long a request took: one that was answered, its retries, or its twin."""
@@ -201,7 +171,7 @@ class RequestPool:
 
     def refusal(self) -> OSError:
         """The error for requests after the end, to raise from `cause`."""
-        failed = errno.EIO, "the thread of libcurl has failed; create a new reader"
+        failed = errno.EIO, "the thread of requests has failed; create a new reader"
         return OSError(*failed if self.cause else (errno.ECANCELED, "the reader was closed"))
 
     def cancel(self) -> None:
@@ -239,15 +209,11 @@ class RequestPool:
                 raise self.refusal() from self.cause
             while call.answers:
                 position, answer = call.answers.popleft()
-                flight = call.flying.get(position)
-                if self._curl and flight is not None and flight is answer:
-                    waiting -= self._curl.settle(call, flight)
-                    continue
                 waiting -= 1
                 if not isinstance(answer, BaseException):
                     if failed is None:
-                        if self._curl:
-                            self._curl.drop(call, position)  # a thread was faster
+                        if self.client and position in call.flying:
+                            self.client.drop(call, position)  # a thread was faster
                         take(position, answer)
                 elif failed is None or position < failed[0]:
                     failed = position, answer  # later items are not needed
@@ -304,11 +270,15 @@ class RequestPool:
     def _work(self) -> None:
         show_name()
         for call, position in self._jobs(self._queue):
+            self.permits.get()
             try:
                 answer = self._ask(call, position)
             except BaseException as error:  # a panic of Rust is no Exception
                 answer = error
+            self.permits.put(None)
             call.answer(position, answer)
+            if self.client:
+                self.client.wake()
             del call, answer
 
     def _work_again(self) -> None:
@@ -324,13 +294,12 @@ class RequestPool:
     def _ask(self, call: Call[Any, Any], position: int) -> Any:
         """Retry until there is an answer, a permanent error, or no need any more."""
         thread, pause = threading.get_ident(), _FIRST_PAUSE
-        call.started[position] = now = time.monotonic()
-        began = call.began.pop(position, now)
+        call.started[position] = began = time.monotonic()
         try:
             while position in call.pending:
                 asked = time.monotonic()
                 try:
-                    answer = self._try(call, position)
+                    answer = call.ask(call.items[position])
                 except BaseException as error:
                     seconds = pause * random.uniform(0.5, 1)
                     late = time.monotonic() + seconds > began + self._retry
@@ -348,18 +317,6 @@ class RequestPool:
                     return answer
         finally:
             self._retrying.discard(thread)
-
-    def _try(self, call: Call[Any, Any], position: int) -> Any:
-        if (error := call.failed.pop(position, None)) is not None:
-            raise error
-        if self._curl is None:
-            return call.ask(call.items[position])
-        self.permits.get()
-        try:
-            return call.ask(call.items[position])
-        finally:
-            self.permits.put(None)
-            self._curl.wake()
 
     def _note(self, seconds: float) -> None:
         """Note a response time; start another thread if the store, not a processor, is slow."""

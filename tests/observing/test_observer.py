@@ -8,7 +8,7 @@ import pytest
 from dali_storage.observing.observer import Observed
 from dali_storage.observing.statistics import OPEN
 
-READER: Any = SimpleNamespace(lanes=1, times=None)
+READER: Any = SimpleNamespace(lanes=1, times=None, choices={})
 
 
 @pytest.fixture

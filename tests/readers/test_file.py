@@ -84,7 +84,8 @@ def test_the_traceback_of_a_missing_root_is_short(tmp_path):
 
 @pytest.mark.parametrize(("sized_before", "depth"), [(False, 1), (True, 2), (False, 4)])
 def test_a_file_that_is_away_for_a_while_costs_no_batch(tree, sized_before, depth):
-    root = tree(40, classes=1, sizes=(5000,))
+    # So large that a lane reads one batch at once.
+    root = tree(40, classes=1, sizes=(300_000,))
     good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
     pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
     expected = [(content, 0) for content in good.values()]

@@ -5,9 +5,6 @@ import subprocess
 import pytest
 
 from dali_storage.backends import object_store
-from dali_storage.backends.objects.curl import libcurl
-from dali_storage.backends.objects.curl import transport as curl_transport
-from dali_storage.contract.errors import BackendUnavailable
 from tests.kit.process import lanes, wait_until
 
 
@@ -41,32 +38,13 @@ def home(tmp_path, monkeypatch):
     return tmp_path / ".aws"
 
 
-@pytest.fixture(params=["curl", "obstore"])
+@pytest.fixture(params=["own", "obstore"])
 def transport(request, monkeypatch):
     """What asks for the objects of readers that do not say so."""
 
-    def missing(*arguments, **options):
-        raise BackendUnavailable("libcurl was not found", "install it")
-
     if request.param == "obstore":
-        monkeypatch.setattr(object_store, "Curl", missing)
-    else:
-        needs_curl()
-        monkeypatch.setattr(curl_transport, "_FASTER", ("http",))
+        monkeypatch.setattr(object_store, "OwnClient", lambda *_, **__: None)
     return request.param
-
-
-@pytest.fixture
-def curl():
-    """Skips a test where libcurl is missing."""
-    needs_curl()
-
-
-def needs_curl():
-    try:
-        libcurl.load()
-    except BackendUnavailable as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

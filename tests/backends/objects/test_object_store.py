@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -128,39 +128,31 @@ FINAL = [
         ("ranges", MOVED, 60, OSError, "a different byte range"),
     ],
 )
-def test_a_failure_that_stays_names_the_object(server, kind, mode, retry, error, says):
+def test_a_failure_that_stays_names_the_object(server, kind, mode, retry, error, says, transport):
     make, contents, samples = KINDS[kind]
     catalog = make(server, contents)
     mode, _, changes = mode.partition(" ")
-    server.fail(mode, arg=changes or None, key="data/00.jpg")
+    tries = 2 if transport == "own" and mode != "cut-swap" else 1  # obstore's is the last
+    server.fail(mode, tries, changes or None, key="data/00.jpg")
     with ObjectStoreReader(catalog, retry=retry) as reader:
         with pytest.raises(error, match=says) as caught:
             read(reader, samples, catalog)
         assert caught.value.filename == url(0)
-        assert faults(server) == [mode, ""][: 1 + (mode == "cut-swap")]
+        assert faults(server) == [mode] * tries + [""] * (mode == "cut-swap")
         make(server, contents)
         assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
 @both_transports
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "changes",
-    ["chunked", "unsized", "chunked; Content-Length: 100000", "chunked; cut", "unsized; cut"],
-)
-def test_libcurl_reads_a_body_without_content_length_and_obstore_names_the_reason(
-    server, kind, changes, transport
-):
+@pytest.mark.parametrize("changes", ["chunked", "unsized", "chunked; cut", "unsized; cut"])
+def test_a_body_without_content_length_is_refused_by_name(server, kind, changes):
     make, contents, samples = KINDS[kind]
-    catalog, sized = make(server, contents), "Content-Length" in changes
-    server.fail("proxy", arg=changes, key="data/00.jpg")
+    catalog = make(server, contents)
+    server.fail("proxy", 2, changes, key="data/00.jpg")
     says = "sent no Content-Length; turn off compression in the server or proxy, and chunked"
-    refused = pytest.raises(OSError, match=says)
-    with ObjectStoreReader(catalog) as reader:
-        with nullcontext() if sized or transport == "curl" else refused:
-            assert read(reader, samples, catalog) == contents[: len(samples)]
-        if "cut" not in changes or transport == "obstore":
-            assert faults(server) == ["proxy"]
+    with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match=says):
+        read(reader, samples, catalog)
 
 
 @both_transports
@@ -186,9 +178,10 @@ def test_a_head_without_a_size_and_an_encoding_that_was_asked_for_are_no_errors(
         with ObjectStoreReader(each, client_options=options) as reader:
             assert read(reader, ALL, catalog) == CONTENTS
             server.heal()
-            server.fail("proxy", arg="br")
+            server.fail("proxy", FOR_EVER, "br")
             with pytest.raises(OSError, match="Content-Encoding: br"):
                 read(reader, ALL[:1], catalog)
+        server.heal()
 
 
 @both_transports
@@ -328,8 +321,8 @@ def test_the_lane_that_came_first_is_served_first(server, catalog):
         second = pool.submit(read, reader, ALL[10:], catalog, lane=1)
         server.heal()
         assert first.result() + second.result() == CONTENTS
-        order = [int(entry.key[5:7]) for entry in server.log()]
-        assert max(order[:9]) < 10  # of two requests under way, the later one may be logged first
+        order = [at for it in server.log() if CONTENTS[at := int(it.key[5:7])]]  # not by threads
+        assert max(order[:8]) < 10  # of two requests under way, the later one may be logged first
 
 
 @both_transports

@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import os
 import pickle
+import ssl
 import subprocess
 import sys
 import threading
@@ -105,7 +106,10 @@ class FaultServer:
         )
         assert self._process.stdout
         self.url = self._process.stdout.readline().strip()
-        self._connection = http.client.HTTPConnection(self.url.rpartition("/")[2], timeout=60)
+        address, context = self.url.rpartition("/")[2], ssl._create_unverified_context()
+        self._connection = http.client.HTTPConnection(address, timeout=60)
+        if certificate:
+            self._connection = http.client.HTTPSConnection(address, timeout=60, context=context)
         self._connection.connect()
         self._lock = threading.Lock()
         self.environment = environment(self.url)

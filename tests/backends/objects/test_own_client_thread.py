@@ -1,4 +1,4 @@
-"""The thread of libcurl: it writes nothing late, and nobody waits for it in vain."""
+"""The thread of the client: it writes nothing late, and nobody waits for it in vain."""
 
 import os
 import random
@@ -11,16 +11,12 @@ import pytest
 
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import store
-from dali_storage.backends.objects.curl import libcurl, network
-from dali_storage.backends.objects.curl.network import Network
+from dali_storage.backends.objects.http import loop
+from dali_storage.backends.objects.http.transport import OwnClient
 from dali_storage.testing import fill, make_batch, read
-from tests.backends.objects.test_curl import CONTENTS, SIZES, catalog_of
+from tests.backends.objects.test_own_client import CONTENTS, SIZES, catalog_of
 from tests.kit.objects.client import FOR_EVER, publish
 from tests.kit.tiers import by_tier
-
-_PYTHON_API = 4  # of ctypes' prototypes that keep the interpreter lock
-
-pytestmark = pytest.mark.usefixtures("curl")
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def catalog(server):
 def test_a_batch_that_failed_is_not_written_to_any_more(server, catalog):
     server.fail("stall", FOR_EVER, 60, key="data/07")
     server.fail("403", FOR_EVER, key="data/06")
-    with ObjectStoreReader(catalog, transport="curl") as reader:
+    with ObjectStoreReader(catalog, transport="own") as reader:
         batch = make_batch(reader, np.array([6, 7]), catalog)
         with pytest.raises(PermissionError):
             fill(reader, batch)
@@ -48,30 +44,6 @@ def test_a_batch_that_failed_is_not_written_to_any_more(server, catalog):
 # --- lanes do not wait for a thread that is not there ---------------------------------------------
 
 
-def test_other_threads_run_while_a_request_is_removed(server, catalog, monkeypatch):
-    library = libcurl.load()
-    for name in ("remove", "multi_cleanup", "easy_cleanup", "perform", "poll"):
-        assert not type(getattr(library, name))._flags_ & _PYTHON_API, name
-    real, free = Network._remove, []
-
-    def remove(self, handle, how):
-        if handle.call.items[handle.position].url.endswith(b"7"):  # its lane waits
-            free.append(other.submit(self._lock.acquire, blocking=False).result())
-            free[-1] and other.submit(self._lock.release).result()
-        real(self, handle, how)
-
-    monkeypatch.setattr(Network, "_remove", remove)
-    server.fail("stall", FOR_EVER, 60, key="data/07")
-    server.fail("403", FOR_EVER, key="data/06")
-    with (
-        ThreadPoolExecutor(1) as other,
-        ObjectStoreReader(catalog, transport="curl") as reader,
-        pytest.raises(PermissionError),
-    ):
-        read(reader, np.array([6, 7]), catalog)
-    assert free == [True]
-
-
 def no_more_threads(patch, reader):
     def start(self):
         raise RuntimeError("can't start new thread")
@@ -80,10 +52,8 @@ def no_more_threads(patch, reader):
 
 
 def a_forked_process(patch, reader):
-    patch.setattr(reader._curl._network, "_obey", lambda: None)  # there is no such thread
-    reader._curl._network.send([])
     number = os.getpid() + 1
-    patch.setattr(network.os, "getpid", lambda: number)
+    patch.setattr(loop.os, "getpid", lambda: number)
     patch.setattr(store, "_OPENED_BY", set())
 
 
@@ -102,33 +72,26 @@ def a_closed_reader(patch, reader):
 def test_no_lane_waits_for_a_thread_that_does_not_run(
     server, catalog, monkeypatch, change, error, says
 ):
-    with ObjectStoreReader(catalog, transport="curl") as reader:
+    with ObjectStoreReader(catalog, transport="own") as reader:
         batch = make_batch(reader, np.array([3, 4]), catalog)
         with monkeypatch.context() as patch:
             change(patch, reader)
             with pytest.raises(error, match=says):
                 fill(reader, batch)
-    assert not reader._curl._network.free
 
 
 def test_what_ended_the_thread_is_the_cause_of_errors(server, catalog, monkeypatch):
     failure = MemoryError()
 
-    def fail():
+    def fail(*_):
         raise failure
 
-    with ObjectStoreReader(catalog, transport="curl") as reader:
-        thread = reader._curl._network
-        monkeypatch.setattr(thread, "_collect", fail)
-        wake, ended = thread.library.wake, []
-        note = lambda multi: (ended.append(thread._ended), wake(multi))  # noqa: E731
-        monkeypatch.setattr(thread.library, "wake", note)
+    with ObjectStoreReader(catalog, transport="own") as reader:
+        monkeypatch.setattr(reader._own._traffic, "send", fail)
         for _ in range(2):
-            with pytest.raises(OSError, match="the thread of libcurl has failed") as caught:
+            with pytest.raises(OSError, match="the thread of requests has failed") as caught:
                 read(reader, np.array([3]), catalog)
             assert caught.value.__cause__ is failure
-    assert not any(ended)  # libcurl's memory is freed then
-    assert not [*thread._todo, *thread.free]
 
 
 def wrong_bytes(server, seconds_of_stalls, batches):
@@ -149,7 +112,7 @@ def wrong_bytes(server, seconds_of_stalls, batches):
             if bodies != [CONTENTS[i % 9] for i in samples]:
                 wrong.append(lane)
 
-    options = {"hedge": 0.02, "timeout": 0.5, "retry": 0.3, "transport": "curl"}
+    options = {"hedge": 0.02, "timeout": 0.5, "retry": 0.3, "transport": "own"}
     with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as lanes:
         runs = [lanes.submit(run, lane) for lane in range(3)]
         while not all(each.done() for each in runs):
@@ -170,5 +133,5 @@ def test_no_byte_is_wrong_where_memory_is_used_again_at_once(server):
 
 @pytest.mark.long
 def test_a_late_write_would_be_found(server, monkeypatch):
-    monkeypatch.setattr(Network, "drop", lambda *_: None)
+    monkeypatch.setattr(OwnClient, "drop", lambda *_: None)
     assert wrong_bytes(server, 0.05, 60)

@@ -1,1 +1,0 @@
-"""Bodies of objects by libcurl: one thread makes the requests of all lanes of a reader."""

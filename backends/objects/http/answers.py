@@ -1,0 +1,54 @@
+"""The one kind of answer that is taken, by RFC 9110 and 9112: bytes as requested, plainly sent."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..versions import ObjectPart
+
+# A lone CR or LF ends a line for some servers and proxies: no field may hide behind one.
+_FIELD = re.compile(
+    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|transfer-encoding)"
+    rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
+    re.I,
+)
+
+
+class Refused(Exception):  # noqa: N818  (no failure of the store)
+    """An answer for obstore to handle; a text says why it must handle all of this server."""
+
+
+def check(head: bytes, piece: ObjectPart) -> bool:
+    """Check the head of an answer, up to and with the end of its last header, for a piece.
+
+    Returns True if the connection stays open after the body, which is as long as the piece.
+
+    Raises:
+        Refused: the answer is another one.
+    """
+    whole, length = piece.length == piece.size, b"%d" % piece.length
+    if not head.startswith(b"HTTP/1.1 "):
+        raise Refused("does not speak HTTP/1.1")
+    if head[9:10] in b"45":
+        raise Refused
+    if head[9:13] != (b"200 " if whole else b"206 "):
+        raise Refused("redirects" if head[9:10] == b"3" else "sends odd statuses")
+    found = _FIELD.findall(head)
+    fields = {name.lower(): value for name, value in found}
+    if len(fields) < len(found) or b"\r\n " in head or b"\r\n\t" in head:
+        raise Refused("sends ambiguous headers")
+    if b"transfer-encoding" in fields or b"content-length" not in fields:
+        raise Refused("sends no plain Content-Length")
+    if b"content-encoding" in fields:
+        raise Refused("sends Content-Encoding")
+    if whole is (b"content-range" in fields):
+        raise Refused("sends odd ranges")
+    end = piece.start + piece.length - 1
+    part = b"bytes %d-%d/%d" % (piece.start, end, piece.size)
+    if fields.get(b"content-range", part) != part or fields[b"content-length"] != length:
+        raise Refused
+    if piece.version and fields.get(b"etag") != piece.version:
+        raise Refused
+    return b"close" not in fields.get(b"connection", b"").lower()

@@ -1,0 +1,192 @@
+"""Requests for objects: where they go, their paths, headers and signatures.
+
+Signature Version 4: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+import obstore
+from obstore.store import S3Store
+
+from ....contract.errors import BackendUnavailable
+from ..credentials import static_keys
+from .connections import Server
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+    from ..store import Stores
+    from ..versions import ObjectPart
+
+_KNOWN = re.compile(
+    "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
+    "|SHARED_CREDENTIALS_FILE|EC2_METADATA_DISABLED|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP"
+    "|VIRTUAL_HOSTED_STYLE_REQUEST"
+    # Also unknown to obstore.
+    "|CA_BUNDLE|DEFAULT_OUTPUT|EXECUTION_ENV|MAX_ATTEMPTS|PAGER|RETRY_MODE|SDK_LOAD_CONFIG"
+    "|STS_REGIONAL_ENDPOINTS)"
+)
+"""Variables known to leave our requests equal to obstore's; others may change requests."""
+
+_IMPLIED = "allow_http", "http1_only"
+_HONOURED: Mapping[str, Any] = {
+    "allow_invalid_certificates": bool,
+    "connect_timeout": timedelta,
+    "default_headers": Mapping,
+    "root_certificate": (bytes, str),
+    "timeout": timedelta,
+    "user_agent": str,
+}
+_CONNECTING = timedelta(seconds=5)  # obstore's default
+_WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bucket:
+    """Parameters of requests to a bucket or web server.
+
+    Attributes:
+        base: the URL before the quoted key, in which the characters `plain` are not quoted.
+        headers: those of all requests.
+        sign: returns the headers shared by all requests made now, and one for each path.
+    """
+
+    base: str
+    plain: str
+    headers: list[str]
+    server: Server
+    sign: Callable[[Sequence[str]], tuple[list[str], list[str]]] | None
+
+    def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
+        """Make n requests for pieces of the bucket, signed now."""
+        _, host, root, *_ = urlsplit(self.base)
+        paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
+        shared, signed = self.sign(paths) if self.sign else ([], [""] * len(paths))
+        first = "\r\n".join([" HTTP/1.1", f"Host: {host}", *self.headers, *shared])
+        requests = []
+        for path, line, piece in zip(paths, signed, pieces, strict=True):
+            text = f"GET {path}{first}\r\n{line}"
+            if piece.version:
+                text += f"If-Match: {piece.version.decode()}\r\n"
+            if piece.length != piece.size:  # whole objects without: some file servers lack ranges
+                text += f"Range: bytes={piece.start}-{piece.start + piece.length - 1}\r\n"
+            requests.append(f"{text}\r\n".encode())
+        return requests
+
+
+def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
+    """Prepare requests to a bucket.
+
+    Raises:
+        BackendUnavailable: only obstore can make these requests; names the reason.
+        ValueError, OSError: as `Stores.locate()`.
+    """
+    options = stores.settings[scheme, bucket]["client_options"]
+    headers, sign = headers_of(options), None
+    if scheme in ("http", "https"):
+        base = f"{scheme}://{bucket}/"
+    elif scheme != "s3" or bucket.endswith("--x-s3"):
+        raise _only(f"signs requests to {scheme}://{bucket}")
+    else:
+        settings = {**stores.settings[scheme, bucket]}
+        for name, value in sorted(os.environ.items()):
+            signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
+            if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
+                raise _only(f"supports {name}")
+        settings.pop("credential_provider", None)
+        anonymous, keys = settings.pop("skip_signature", False), None
+        if not (anonymous or (keys := static_keys())):
+            raise _only("signs without keys of the environment or the profile")
+        # Obstore knows the URL of the bucket; its signature here is not sent.
+        store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
+        url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
+        base = url.removesuffix("key")
+        if keys:
+            sign = _signer(keys, query.split("%2F")[2], urlsplit(base).netloc)
+    proxies, parts = getproxies_environment(), urlsplit(base)
+    if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):
+        raise _only("uses the proxy of the environment")
+    context = _trust(options) if parts.scheme == "https" else None
+    times = options["timeout"], options.get("connect_timeout", _CONNECTING)
+    address = parts.hostname or "", parts.port or (443 if context else 80)
+    server = Server(*address, context, *(each.total_seconds() for each in times))
+    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, server, sign)
+
+
+def headers_of(options: Mapping[str, Any]) -> list[str]:
+    """The headers of all requests by obstore's client options.
+
+    Raises:
+        BackendUnavailable: only obstore honours an option; names the option.
+    """
+    for name, value in options.items():
+        if not (isinstance(value, _HONOURED.get(name, ())) or (name in _IMPLIED and value)):
+            raise _only(f"honours client_options[{name!r}]")
+    given = options.get("default_headers", {})
+    agent = f"User-Agent: {options.get('user_agent', 'dali_storage')}"
+    return [agent, *(f"{_text(name)}: {_text(given[name])}" for name in given)]
+
+
+def _trust(options: Mapping[str, Any]) -> ssl.SSLContext:
+    """Whom to trust, by obstore's client options: the machine's authorities, and a given one."""
+    authority = _text(options.get("root_certificate", "")) or None
+    try:
+        context = ssl.create_default_context(cadata=authority)
+    except ssl.SSLError:
+        raise _only("understands this client_options['root_certificate']") from None
+    context.load_default_certs()
+    context.set_alpn_protocols(["http/1.1"])
+    if options.get("allow_invalid_certificates"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _signer(
+    credential: S3Credential, region: str, host: str
+) -> Callable[[Sequence[str]], tuple[list[str], list[str]]]:
+    """Make a function to sign requests. The secret is only in variables of this function."""
+    names, extra = "host;x-amz-content-sha256;x-amz-date", ""
+    if credential["token"]:
+        names += ";x-amz-security-token"
+        extra = f"x-amz-security-token:{credential['token']}\n"
+
+    def sign(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        scope = f"{now[:8]}/{region}/s3/aws4_request"
+        key = f"AWS4{credential['secret_access_key']}".encode()
+        for part in scope.split("/"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        payload = "UNSIGNED-PAYLOAD"
+        headers = f"host:{host}\nx-amz-content-sha256:{payload}\nx-amz-date:{now}\n{extra}"
+        rest = f"\n\n{headers}\n{names}\n{payload}"
+        start = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n"
+        line = f"Authorization: AWS4-HMAC-SHA256 Credential={credential['access_key_id']}/{scope}, "
+        line += f"SignedHeaders={names}, Signature="
+        lines = []
+        for path in paths:
+            text = start + hashlib.sha256(f"GET\n{path}{rest}".encode()).hexdigest()
+            lines.append(f"{line}{hmac.digest(key, text.encode(), 'sha256').hex()}\r\n")
+        return headers.rstrip().split("\n")[1:], lines  # the host is sent in any case
+
+    return sign
+
+
+def _only(does: str) -> BackendUnavailable:
+    return BackendUnavailable(f"only obstore {does}", "leave it out, or set transport='auto'")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin1")

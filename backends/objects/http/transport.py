@@ -1,0 +1,109 @@
+"""Distribution of requests to the client of our own, or to obstore."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from ....contract.errors import BackendUnavailable
+from ..store import Stores, split
+from .answers import Refused
+from .connections import Job
+from .loop import LoopThread
+from .requests import Bucket, bucket_of, headers_of
+from .traffic import Traffic
+
+if TYPE_CHECKING:
+    from ..pool import Call, RequestPool
+    from ..versions import ObjectPart
+
+
+class OwnClient:
+    """Requests pieces by HTTP/1.1, if they have a version for If-Match, or need none.
+
+    One thread sends the requests of all lanes of a reader, and receives bodies at their
+    destination. Obstore makes all other requests, and again those that fail.
+    """
+
+    def __init__(self, stores: Stores, pool: RequestPool, *, required: bool) -> None:
+        """Send nothing yet. `required`: a bucket unreadable by this client is an error.
+
+        Raises:
+            BackendUnavailable: the client is required, and cannot honour an option.
+        """
+        if required:
+            headers_of(stores.client)
+        self._stores, self._pool, self._required = stores, pool, required
+        # By scheme and bucket; or why obstore makes all requests.
+        self._buckets: dict[bytes, Bucket | str] = {}
+        self._traffic = Traffic(pool, self._fail)
+        self._thread = LoopThread(self._end)
+        pool.client = self
+
+    def __str__(self) -> str:
+        found, own, where = self._buckets.copy(), "its own client", ""
+        left = {root: reason for root, reason in found.items() if isinstance(reason, str)}
+        if len(left) < len(found):
+            where = f"{own}, and obstore for {os.fsdecode(b', '.join(left))}"
+        return f"{where or 'obstore'} ({'; '.join(sorted({*left.values()}))})" if left else own
+
+    def send(self, call: Call[ObjectPart, Any], memory: memoryview, starts: list[int]) -> list[int]:
+        """Request pieces into memory, each at its start. Returns the positions left to obstore.
+
+        Raises:
+            BackendUnavailable: the client is required, and cannot request a piece.
+            OSError, RuntimeError: see `RequestPool.refusal()`, `LoopThread.start()`.
+        """
+        sent, left = defaultdict[Bucket, list[int]](list), list[int]()
+        for position, piece in enumerate(call.items):
+            strong = not piece.version or piece.version.startswith(b'"')
+            bucket = self._bucket(piece.url) if strong and piece.length else None
+            (sent[bucket] if bucket else left).append(position)
+        if sent and not self._thread.start():
+            raise self._pool.refusal() from self._pool.cause
+        for bucket, positions in sent.items():
+            pieces, jobs = [call.items[at] for at in positions], []
+            for at, piece, request in zip(positions, pieces, bucket.requests(pieces), strict=True):
+                body = memory[starts[at] : starts[at] + piece.length]
+                jobs.append(Job(call, at, bucket.server, request, body))
+                call.flying[at] = None
+            self._thread.call(self._traffic.send, jobs)
+        return left
+
+    def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
+        self._thread.wait_for(self._traffic.drop, call, position)
+
+    def wake(self) -> None:
+        if self._traffic.todo:
+            self._thread.call(self._traffic.send)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """Leave a request to obstore, or all of its bucket where only obstore understands."""
+        if isinstance(error, Refused) and error.args and not self._required:
+            self._buckets[_root(job.call.items[job.position].url)] = f"the server {error}"
+        self._pool.ask_again(job.call, job.position)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._traffic.close()
+        self._pool.cause = error
+        self._pool.cancel()  # lanes do not wait for a thread that has ended
+
+    def _bucket(self, url: bytes) -> Bucket | None:
+        if (found := self._buckets.get(root := _root(url))) is None:
+            try:
+                found = bucket_of(self._stores, *split(url)[:2])
+            except BackendUnavailable as error:
+                if self._required:
+                    raise
+                found = str(error).partition(";")[0]
+            found = self._buckets.setdefault(root, found)
+        return None if isinstance(found, str) else found
+
+
+def _root(url: bytes) -> bytes:
+    """The part of a URL before the key: scheme and bucket."""
+    return url[: url.find(b"/", url.find(b"//") + 2)]
