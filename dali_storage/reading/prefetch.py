@@ -21,7 +21,7 @@ from .loading import HotPath, LoadedBatch, Loading, outcome
 from .position import next_index
 from .slots import Observer
 
-_SAMPLES, _NBYTES = 64, 1 << 20  # the most of several batches in a piece
+_SAMPLES, _NBYTES = 256, 1 << 20  # the most of several batches in a piece
 _RECENT = 16  # batches; their mean size is the expected one
 
 
