@@ -276,9 +276,9 @@ def _decoded(leg: Leg) -> Leg:
     def adapt(workload: Workload) -> Workload:
         return replace(workload, settings=replace(workload.settings, decode=True))
 
+    name = f"{leg.name}-decoded".replace("no-options-", "")
     summary = f"{leg.name}, with fn.decoders.image"
-    changes = {"family": family, "needs": needs, "adapt": adapt, "summary": summary}
-    return replace(leg, name=f"{leg.name}-decoded".replace("no-options-", ""), **changes)
+    return replace(leg, name=name, family=family, needs=needs, adapt=adapt, summary=summary)
 
 
 _IO_FILE = "fn.io.file.read, with paths from external_source"
