@@ -95,6 +95,8 @@ class PythonFileReader(Reader):
         self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
         chosen = dict[str, Choice[Any]]()
+        if io is None:
+            chosen["io"] = Choice(self.io, "the first that works")
         if copying_lanes is None and self._whole:
             chosen["copying_lanes"] = machine.copying_lanes(processors())
         elif copying_lanes is None:
