@@ -90,10 +90,11 @@ class Loading:
         loaded: dict[int, LoadedBatch | Exception] = {}
         for index, it in batches.items():
             if index in wanted:  # asked before each read
-                loaded[index] = result = (
+                # No local name for an error: it keeps this frame, and would keep itself.
+                loaded[index] = (
                     it if isinstance(it, Exception) else outcome(partial(self.load_one, it, lane))
                 )
-                if isinstance(result, OSError):
+                if isinstance(loaded[index], OSError):
                     break
         return loaded
 
