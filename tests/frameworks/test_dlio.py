@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -220,8 +221,7 @@ def test_a_ctrl_c_ends_all_ranks(data, tmp_path):
 
 
 def test_an_epoch_that_is_left_early_ends_its_thread_and_closes_its_reader():
-    from dali_storage.dlio.loader import _ahead
-
+    loader = importlib.import_module("dali_storage.dlio.loader")
     ended = Event()
 
     def batches():
@@ -230,7 +230,7 @@ def test_an_epoch_that_is_left_early_ends_its_thread_and_closes_its_reader():
         finally:
             ended.set()
 
-    epoch = _ahead(batches())
+    epoch = loader._ahead(batches())
     assert [next(epoch), next(epoch)] == [0, 1]
     epoch.close()
     wait_until(ended.is_set)
