@@ -3,7 +3,7 @@
 import inspect
 import mmap
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import nullcontext
 from typing import Any
 
@@ -57,7 +57,7 @@ class Bytes(reader_handler.FormatReader):  # type: ignore[misc]  # DLIO has no t
 class Ours(Loader):
     """`dali_storage.dlio.Loader`, which looks at the bytes in the thread that takes batches."""
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Generator[Any, None, None]:
         """The batches, looked at."""
         for batch in super().batches():
             for sample in batch:

@@ -3,10 +3,10 @@
 import json
 import os
 import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing
-from queue import Queue
-from threading import Thread
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, suppress
+from queue import Empty, Queue
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
                 DLIOMPI.get_instance().comm().Abort(1)
             raise
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Generator[Any, None, None]:
         """The same, in the thread that calls it."""
         threads, queued = max(1, self._args.computation_threads), min(2, self.steps)
         # The dynamic executor leaves released batches intact.
@@ -156,23 +156,35 @@ def _backend_options(text: str) -> dict[str, Any]:
     return options
 
 
-def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same, taken by a thread: a step of DLIO does not wait for the work on a batch."""
-    ready = Queue[tuple[Any, BaseException | None]](2)
+def _ahead(batches: Generator[Any, None, None]) -> Iterator[Any]:
+    """The same, taken by a thread: a step of DLIO does not wait for the work on a batch.
+
+    The thread closes `batches`, also if the caller leaves early.
+    """
+    ready, left = Queue[tuple[Any, BaseException | None]](2), Event()
 
     def take() -> None:
         try:
-            for batch in batches:
-                ready.put((batch, None))
+            with closing(batches):
+                for batch in batches:
+                    ready.put((batch, None))
+                    if left.is_set():
+                        return
             ready.put((None, None))
         except BaseException as error:
             ready.put((None, error))
 
     Thread(target=take, name="dali_storage.dlio", daemon=True).start()
-    while True:
-        batch, error = ready.get()
-        if error is not None:
-            raise error
-        if batch is None:
-            return
-        yield batch
+    try:
+        while True:
+            batch, error = ready.get()
+            if error is not None:
+                raise error
+            if batch is None:
+                return
+            yield batch
+    finally:
+        left.set()
+        with suppress(Empty):
+            while True:  # room for what the thread puts before it looks
+                ready.get_nowait()

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
@@ -216,6 +218,22 @@ def test_a_ctrl_c_ends_all_ranks(data, tmp_path):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
         running.wait()
+
+
+def test_an_epoch_that_is_left_early_ends_its_thread_and_closes_its_reader():
+    loader = importlib.import_module("dali_storage.dlio.loader")
+    ended = Event()
+
+    def batches():
+        try:
+            yield from range(1000)
+        finally:
+            ended.set()
+
+    epoch = loader._ahead(batches())
+    assert [next(epoch), next(epoch)] == [0, 1]
+    epoch.close()
+    wait_until(ended.is_set)
 
 
 def test_the_benchmark_finds_the_digest_of_the_files_in_each_leg(tmp_path):

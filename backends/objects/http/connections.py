@@ -68,8 +68,11 @@ class Connection:
             self._opening = self._loop.create_task(self._open(job))
             return
         with contextlib.suppress(OSError):
-            if self.socket.send(job.request) == len(job.request):
-                return
+            try:
+                self.socket.recv_into(self._head)  # not an answer to this: end the connection
+            except (BlockingIOError, ssl.SSLWantReadError):
+                if self.socket.send(job.request) == len(job.request):
+                    return
         # Later, because `ended` may send, and fail, again.
         self._loop.call_soon(self.end, job, ConnectionResetError())
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import threading
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -56,6 +58,30 @@ def test_a_connection_that_the_server_closes_after_an_answer_is_not_used_again(s
         for sample in range(len(SIZES)):
             assert read(reader, np.array([sample]), catalog) == [CONTENTS[sample]]
     assert len(by_own(server)) == len(server.log()) == len(SIZES) + 1
+
+
+class Twice(BaseHTTPRequestHandler):
+    """Answers each request twice."""
+
+    protocol_version = "HTTP/1.1"
+    log_message = lambda *_: None  # noqa: E731
+
+    def do_GET(self):
+        body = self.path.encode() * 1000
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self.wfile.write(head if self.command == "HEAD" else (head + body) * 2)
+
+    do_HEAD = do_GET  # noqa: N815
+
+
+def test_what_follows_an_answer_is_not_taken_for_the_next_one():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Twice) as twice:
+        threading.Thread(target=twice.serve_forever).start()
+        catalog = catalog_of(9, b"http://127.0.0.1:%d" % twice.server_port)
+        with ObjectStoreReader(catalog, requests=1, check=False) as reader:
+            found = read(reader, np.arange(9), catalog)
+        twice.shutdown()
+    assert found == [b"/%02d" % number * 1000 for number in range(9)]
 
 
 @pytest.mark.parametrize("required", [False, True])
