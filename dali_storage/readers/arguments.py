@@ -25,7 +25,7 @@ from ..contract import registry
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..contract.objects import scheme
-from ..contract.options import dali_flag, dali_integer
+from ..contract.options import dali_flag, dali_integer, require_integer
 from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS, Common, DataNode, add_reader, plugs
 from ..order import OrderOptions
@@ -44,6 +44,7 @@ _R = TypeVar("_R")
 class ReadingArguments(TypedDict, total=False):
     """Arguments of all readers, also in dynamic mode; `readers.file` describes them."""
 
+    buffer_bytes: int | None
     initial_fill: int | None
     lazy_init: bool | None
     num_shards: int | None
@@ -255,6 +256,8 @@ def prepare(
     depth = 1 if depth is None else dali_integer("prefetch_queue_depth", depth, bits=32)
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
+    if common.buffer_bytes is not None:
+        require_integer("readers", "buffer_bytes", common.buffer_bytes, range(1, 2**63))
     pinned, source_info = common.pinned, common.source_info
     opening = Opening(
         find=find,
@@ -269,6 +272,7 @@ def prepare(
             by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
+        buffer_bytes=common.buffer_bytes,
         pinned=None if pinned is None else dali_flag("pinned", pinned),
         fmt=fmt,
         names=names,

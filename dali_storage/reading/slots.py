@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from ..contract._types import IntArray
 from ..contract.reader import Reader
+from .buffers import Room
 
 
 class Observer:
@@ -24,8 +25,8 @@ class Observer:
         """The calling thread opens the reader in the block."""
         return nullcontext()
 
-    def begin(self, reader: Reader, depth: int, bad: Sized) -> None:
-        """The reader begins to read, `depth` batches ahead; `bad` are its bad samples."""
+    def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
+        """The reader begins to read, as far ahead as `room` allows; `bad` are its bad samples."""
 
     def be_lane(self, lane: int) -> None:
         """The calling thread is this lane of the reader from now on."""
