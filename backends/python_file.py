@@ -70,7 +70,7 @@ class PythonFileReader(Reader):
                 local disk is larger than 0.6 of the memory that the page cache may use, a share
                 that fits stays in the page cache, and the rest is read around it.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
-                on all others, as long as batches fill at most an eighth of the memory.
+                on all others, as far as `buffer_bytes` of the reader has room for their batches.
             io: "io_uring" opens and reads many whole files by one system call. "aio" submits many
                 reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
                 first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one that
@@ -112,10 +112,8 @@ class PythonFileReader(Reader):
             share = self._files.share
             chosen["direct"] = Choice(share.value < 1, share.why)
         if lanes is None:
-            memory = None if self._files.local else machine.cache_memory()
-            chosen["lanes"] = machine.lanes(self._files.local, memory)
+            chosen["lanes"] = machine.lanes(self._files.local)
             lanes = chosen["lanes"].value
-            self.read_ahead_bytes = memory and memory // 8
         self.lanes = lanes
         self.choices = chosen
         self._spans = SpanReads(catalog, self._files, lanes)

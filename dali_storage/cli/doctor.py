@@ -116,7 +116,7 @@ def examine_dali() -> list[Verdict]:
 
 _MEMORY = (
     "memory: {page_cache:,} bytes for the page cache; python-file reads data sets larger than "
-    "{data_set:,} bytes partly around it"
+    "{data_set:,} bytes partly around it; buffer_bytes of a reader is {buffer_bytes:,}"
 )
 _UNKNOWN_MEMORY = "memory: unknown; python-file reads data sets of any size through the page cache"
 
@@ -132,11 +132,12 @@ def _processors() -> dict[str, int | None]:
 
 
 def _memory() -> dict[str, int | None]:
-    """Return the memory for the page cache, and the largest data set read through it, in bytes."""
+    """Return the bytes for the page cache, of the largest data set read through it, of buffers."""
     memory = machine.cache_memory()
     return {
         "page_cache": memory,
         "data_set": None if memory is None else int(machine.KEPT * memory),
+        "buffer_bytes": machine.buffer_bytes(memory).value,
     }
 
 

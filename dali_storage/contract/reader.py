@@ -134,8 +134,6 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
         gpu: the number of the GPU in use; None (default): no GPU.
         pinned: True if `allocate()` returns page-locked host memory (default: False).
         copying_lanes: the number of turns. None (default): by the number of processors, 1 to 3.
-        read_ahead_bytes: the most bytes of batches read ahead beyond the depth that the user asks
-            for; None (default): as many batches as lanes.
         choices: the options that were not given and were chosen by a rule, by name.
         times: the reader's own durations for the statistics, such as request times; None (default):
             none.
@@ -148,7 +146,6 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
-    read_ahead_bytes: int | None = None
     choices: Mapping[str, Choice[Any]] = {}
     device: str = "cpu"
     gpu: int | None = None

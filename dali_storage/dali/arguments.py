@@ -15,6 +15,7 @@ class Common:
     backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
     bad_samples: PathLike | None = None
+    buffer_bytes: int | None = None
     bytes_per_sample_hint: int | Sequence[int] = 0
     check: bool | None = False
     device: str | None = None

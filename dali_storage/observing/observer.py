@@ -9,6 +9,7 @@ from typing import Any
 
 from ..contract.reader import Reader
 from ..contract.stages import enter
+from ..reading.buffers import Room
 from ..reading.slots import Observer
 from ..runtime.profiling import show_name
 from . import stalls
@@ -47,12 +48,12 @@ class Observed(Observer):
             self.forget()
             raise
 
-    def begin(self, reader: Reader, depth: int, bad: Sized) -> None:
+    def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
         """See `Observer`."""
         self.end()  # an earlier beginning, which a Ctrl-C ended
         activities = Activities(self._name, reader.lanes)
         choices = {name: str(choice) for name, choice in reader.choices.items()}
-        self.tally = Tally(activities, depth, bad, reader.times, choices)
+        self.tally = Tally(activities, room, bad, reader.times, choices)
         self._lanes, self._asker = activities.lanes, activities.asker
         self._remove = OPEN.add(self.tally)
         if self._watched is not None:

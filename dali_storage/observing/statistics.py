@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from ..contract.reader import Durations
+from ..reading.buffers import Room
 from ..runtime.histogram import Histogram
 from .activity import Activities, SlowBatch
 
@@ -57,7 +58,7 @@ class ReaderStatistics:
         wait_seconds: the total time from DALI's request for a batch until the batch had been read.
             DALI asks ahead of the user, so a wait delays the training only when the pipeline's own
             queue runs empty.
-        depth: the number of batches read ahead.
+        depth: the number of batches read ahead: as many as fit into `buffer_bytes` of the reader.
         ready: the average number of these that had been read when DALI asked for the next batch.
             Near `depth`, the storage is fast enough; near 0, the storage is the bottleneck.
         replaced: the number of bad samples, with on_error="replace".
@@ -67,7 +68,8 @@ class ReaderStatistics:
             occur is missing.
         ready_counts: the number of requests that found 0, 1, 2 and so on batches ready.
         slowest: the five batches with the slowest stages.
-        choices: the options that the backend chose by a rule, each with its value and the reason.
+        choices: the options that the backend chose by a rule, each with its value and the reason;
+            "buffer_bytes"; and "depth" if there is no room for as many batches as asked for.
     """
 
     batches: int = 0
@@ -113,7 +115,7 @@ class Tally:
     def __init__(
         self,
         activities: Activities,
-        depth: int,
+        room: Room,
         bad: Sized = (),
         requests: Durations | None = None,
         choices: Mapping[str, str] | None = None,
@@ -121,15 +123,15 @@ class Tally:
         """`bad`: the bad samples. `requests` and `choices`: the backend's own, as it names them."""
         self.activities = activities
         self.waited = 0.0
-        self._depth, self._bad, self._requests = depth, bad, requests
-        self._choices = choices or {}
+        self._room, self._bad, self._requests = room, bad, requests
+        self._choices = dict(choices or {})
         self._reset_at = 0.0
         self._batches = self._bytes = 0
-        self._ready = [0] * (depth + 1)
+        self._ready = [0] * (room.depth + 1)
 
     def count(self, ready: int, nbytes: int) -> None:
         """Count a batch that was given."""
-        self._ready[min(ready, self._depth)] += 1  # one more after a Ctrl-C
+        self._ready[min(ready, self._room.depth)] += 1  # one more after a Ctrl-C
         self._bytes += nbytes
         self._batches += 1
 
@@ -148,6 +150,14 @@ class Tally:
         if self._requests is not None:
             self._requests.reset()
 
+    def _limits(self) -> dict[str, str]:
+        room, ahead = self._room, self._room.ahead
+        found = {"buffer_bytes": str(room.limit)}
+        if ahead < room.depth:
+            why = f"for {room.depth} batches of {room.largest:,} bytes, buffer_bytes is too small"
+            found["depth"] = f"{ahead} ({why})"
+        return found
+
     @property
     def statistics(self) -> ReaderStatistics:
         """The figures until now."""
@@ -156,13 +166,13 @@ class Tally:
             batches=self._batches,
             bytes=self._bytes,
             wait_seconds=self.waited - self._reset_at,
-            depth=self._depth,
+            depth=self._room.ahead,
             ready=sum(n * count for n, count in enumerate(counts)) / max(self._batches, 1),
             replaced=len(self._bad),
             times={name: StageTimes.of(it) for name, it in sorted(self.histograms().items())},
             ready_counts=tuple(counts) if self._batches else (),
             slowest=tuple(self.activities.slowest()),
-            choices=self._choices,
+            choices=self._choices | self._limits(),
         )
         vars(found)["_live"] = weakref.ref(self)
         return found

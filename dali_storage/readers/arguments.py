@@ -25,7 +25,7 @@ from ..contract import registry
 from ..contract._types import PathLike
 from ..contract.format import Format
 from ..contract.objects import scheme
-from ..contract.options import dali_flag, dali_integer
+from ..contract.options import dali_flag, dali_integer, require_integer
 from ..contract.reader import Reader
 from ..dali import SHUFFLE_BITS, Common, DataNode, add_reader, plugs
 from ..order import OrderOptions
@@ -44,6 +44,7 @@ _R = TypeVar("_R")
 class ReadingArguments(TypedDict, total=False):
     """Arguments of all readers, also in dynamic mode; `readers.file` describes them."""
 
+    buffer_bytes: int | None
     initial_fill: int | None
     lazy_init: bool | None
     num_shards: int | None
@@ -256,6 +257,8 @@ def prepare(
     if not 1 <= depth <= 65536:
         raise ValueError(f"prefetch_queue_depth must be from 1 to 65536, not {depth}")
     source_info = common.source_info
+    if common.buffer_bytes is not None:
+        require_integer("readers", "buffer_bytes", common.buffer_bytes, range(1, 2**63))
     opening = Opening(
         find=find,
         reader=reader,
@@ -269,6 +272,7 @@ def prepare(
             by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
+        buffer_bytes=common.buffer_bytes,
         fmt=fmt,
         names=names,
         source_info=None if source_info is None else dali_flag("source_info", source_info),

@@ -86,6 +86,11 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
         name: the reader's name in `pipe.reader_meta(name)`, `pipe.epoch_size(name)` and the
             `reader_name` of DALI's iterators. By default DALI's: "__File_0" and so on.
         bytes_per_sample_hint: ignored; buffers have the size of the batches.
+        buffer_bytes: the most bytes of batches that are read ahead, or kept for reuse. Where
+            `prefetch_queue_depth` or `lanes` ask for more, fewer batches are read ahead: as many as
+            fit, by the largest so far, but one is read while another is delivered. Batches that
+            DALI or you still hold do not count. None: 1 GiB, or an eighth of the free memory if
+            that is less.
         case_sensitive_filter: match the case of letters in filters.
         dir_filters: glob patterns of the class directories to read; one string is one pattern. By
             default all. Labels count only matching directories.

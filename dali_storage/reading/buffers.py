@@ -9,11 +9,13 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..contract._types import Buffer
+from ..contract.options import Choice
 
 _SMALLEST = 64 << 10  # bytes
 _GRANULE = 2 << 20  # bytes: a huge page
@@ -21,6 +23,33 @@ _GRANULE = 2 << 20  # bytes: a huge page
 
 Fence: TypeAlias = Callable[[], Callable[[], None]]
 """Marks what has been queued to read a buffer; its result blocks until that is done."""
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """How many batches a reader reads ahead and keeps; those that DALI or the user hold are theirs.
+
+    Several small batches that are read at once count as one.
+
+    Attributes:
+        limit: the most bytes, and the reason.
+        depth: the most batches to read ahead.
+        largest: the bytes of the largest batch so far; 0: no size is known.
+    """
+
+    limit: Choice[int]
+    depth: int
+    largest: int = 0
+
+    @property
+    def ahead(self) -> int:
+        """The number of batches to read ahead; at least one, however large."""
+        return min(self.depth, max(self.limit.value // max(self.largest, 1) - 1, 1))
+
+    @property
+    def spare(self) -> int:
+        """How many more fit, beside those read ahead and the one that is delivered."""
+        return max(self.limit.value // max(self.largest, 1) - 1 - self.ahead, 0)
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -42,8 +71,14 @@ class BufferPool:
     """Reused buffers: the page faults of a new buffer would slow every batch down.
 
     There are never more buffers than were leased at the same time. Each has room for the largest
-    batch so far; untouched pages use no memory.
+    batch so far; untouched pages use no memory. Idle buffers for which the reader has no
+    room are freed.
+
+    Attributes:
+        room: learns the sizes of batches; None: any number of buffers is kept.
     """
+
+    room: Room | None = None
 
     def __init__(self, allocate: Callable[[int], Buffer], fence: Fence | None = None) -> None:
         """Make an empty pool. `allocate(nbytes)` returns a new buffer: `Reader.allocate`.
@@ -61,7 +96,11 @@ class BufferPool:
 
     def lease(self, nbytes: int) -> Buffer:
         """Lease at least `nbytes`. The buffer still contains bytes of an earlier batch."""
+        if (room := self.room) is not None:
+            room.largest = max(room.largest, nbytes)
         arena: Any = self._take(nbytes)
+        if room is not None:
+            self._keep(-(-room.spare // 2))  # the other half is for `BatchStream.recent`
         lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
         if self._fence is None:
             # The callback is C code. One in Python would lose a Ctrl-C in the main thread.
@@ -79,6 +118,13 @@ class BufferPool:
         """Free the buffers that are not leased."""
         self._idle.clear()
         self._lent.clear()
+
+    def _keep(self, most: int) -> None:
+        with contextlib.suppress(IndexError):  # another lane has taken the last one
+            while len(self._idle) > most:
+                idle = self._idle.popleft()
+                if isinstance(idle, _Loan):
+                    del self._lent[id(idle)]
 
     def _take(self, nbytes: int) -> Buffer:
         with contextlib.suppress(IndexError):  # none is idle

@@ -48,6 +48,7 @@ class Loading:
 
     Attributes:
         reader: the backend.
+        pool: the buffers of batches.
         views: the numbers of the outputs that may be the reader's own memory.
         substitute: the handling of bad samples; a subclass does as it says.
     """
@@ -69,7 +70,7 @@ class Loading:
         self._catalog = catalog
         self.reader = reader
         self._format = fmt or Format()
-        self._pool = pool or BufferPool(reader.allocate)
+        self.pool = pool or BufferPool(reader.allocate)
         # A cache of objects has whole samples.
         self._wanted = (Format() if reader.schemes else self._format).wanted
         self.views = views if reader.has_views else ()
@@ -130,7 +131,7 @@ class Loading:
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
         wanted = self._wanted(self._catalog, samples)
-        batch = read_batch(self.reader, self._catalog, pieces, self._pool.lease, lane, wanted)
+        batch = read_batch(self.reader, self._catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
         return views.sizes, self.outputs(samples, views, wanted)
@@ -157,7 +158,7 @@ class Loading:
     def close(self) -> None:
         """Close the reader and free its buffers."""
         self.reader.close()
-        self._pool.clear()
+        self.pool.clear()
 
 
 class HotPath:

@@ -69,6 +69,7 @@ class Opening:
         device: the memory for the samples' bytes, "cpu" or "gpu".
         order: the arguments of DALI's order, shards and seed.
         depth: the number of batches to read ahead.
+        buffer_bytes: the most bytes of batches read ahead and kept; None: by the free memory.
         fmt: makes the outputs of a batch.
         names: paths and URLs by which the user named the samples, for reports.
         source_info: the option of `readers.file`.
@@ -90,6 +91,7 @@ class Opening:
     device: str = "cpu"
     order: OrderOptions = field(default_factory=OrderOptions)
     depth: int = 1
+    buffer_bytes: int | None = None
     fmt: Format = field(default_factory=Format)
     names: Sequence[bytes] = ()
     source_info: bool | None = None

@@ -18,7 +18,8 @@ class Position:
 
     Attributes:
         successor: returns the index of the batch after a batch, by default the next one. Skipped
-            batches are not read. May be set at any time; must be a pure function.
+            batches are not read, and none after a batch that is its own successor. May be set at
+            any time; must be a pure function.
     """
 
     def __init__(self) -> None:

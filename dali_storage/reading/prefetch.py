@@ -13,9 +13,12 @@ from itertools import islice
 from queue import SimpleQueue
 
 from ..contract._types import IntArray
+from ..contract.options import Choice
 from ..contract.stages import begin, leave
 from ..order.sequence import Batches
+from ..runtime import machine
 from ..runtime.waiting import take
+from .buffers import Room
 from .lanes import Gate, Lanes, copying_lanes
 from .loading import HotPath, LoadedBatch, Loading, outcome
 from .position import next_index
@@ -55,6 +58,7 @@ class Prefetcher:
     Attributes:
         loading: the read of each batch.
         observer: sees what is read, for how long, and for whom.
+        room: how many batches fit into the bytes that the reader may use.
     """
 
     def __init__(
@@ -67,17 +71,21 @@ class Prefetcher:
         observer: Observer | None = None,
         name: str = "Reader",
         most: int = _SAMPLES,
+        nbytes: int | None = None,
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
 
+        But only as many as fit into `nbytes`; None: into `machine.buffer_bytes()`.
         `gate` is for cooperative readers without `copying_lanes`. The threads have the `name`,
         numbered. A piece of several batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading
         self._order = order
-        self._least, self._depth = depth, max(depth, reader.lanes)
-        self._largest = 0  # bytes of a batch so far
+        self._depth = max(depth, reader.lanes)
+        default = machine.buffer_bytes(machine.cache_memory())
+        self.room = Room(default if nbytes is None else Choice(nbytes, "as given"), self._depth)
+        loading.pool.room = self.room
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
         self._successor: object = None  # of the batches ahead
@@ -85,7 +93,7 @@ class Prefetcher:
         self._in_a_row = 0  # batches
         self._nbytes, self._samples = 0.0, most  # expected of a batch
         self.observer = observer or Observer()
-        self.observer.begin(reader, self._depth, loading.substitute.bad)
+        self.observer.begin(reader, self.room, loading.substitute.bad)
         self._lanes = Lanes(
             reader.lanes,
             turns=copying_lanes(reader),
@@ -103,7 +111,7 @@ class Prefetcher:
         """
         if (only := self.loading.substitute.only) is not None:
             return self._read_only(only)
-        follows = next(iter(self._ahead), None) == index
+        known, follows = self.room.largest, next(iter(self._ahead), None) == index
         self._in_a_row = self._in_a_row + 1 if follows else 1
         if follows and self._ahead[index].followed and successor is self._successor:
             read = self._ahead[index].outcomes or ()
@@ -115,10 +123,12 @@ class Prefetcher:
         try:
             self.observer.ask(index)
             batch = self._awaited(index) if hot is None else self._read_hot(*hot)
-            self._largest = max(self._largest, batch.nbytes)
+            self.room.largest = max(self.room.largest, batch.nbytes, 1)  # views have no buffer
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         self._samples = batch.samples.size
+        if not known and self._hot.samples(follower := successor(index)) is None:
+            self._submit_ahead(follower, successor, asked=False)
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
         return batch
 
@@ -195,12 +205,17 @@ class Prefetcher:
         some = islice(self._ahead.values(), self._depth + 1)
         return sum([piece.outcomes is not None for piece in some])
 
-    def _submit_ahead(self, index: int, successor: Callable[[int], int]) -> int:
-        """Submit a batch and its successors; return how many of them were read already."""
+    def _submit_ahead(self, index: int, successor: Callable[[int], int], asked: bool = True) -> int:
+        """Submit a batch and its successors; return how many of them were read already.
+
+        The batch itself is one of those read ahead unless `asked` for.
+        """
         # Pieces begin short, or the first batch after a seek would take as long as a whole piece.
-        most = min(self._in_a_row, self._most // self._samples, _NBYTES // (int(self._nbytes) or 1))
+        nbytes = min(_NBYTES, self.room.limit.value // 8) // (int(self._nbytes) or 1)
+        most = min(self._in_a_row, self._most // self._samples, nbytes)
         planned, new, at = dict[int, _Piece](), list[_Piece](), index
-        last, pieces, room = None, 0, self._room()
+        known, last, pieces = self.room.largest > 0, None, 0
+        room = (self.room.ahead if known else 1) - (not asked)  # of unknown size, only one
         while at not in planned:
             piece = self._ahead.get(at)
             if piece is None:
@@ -209,7 +224,7 @@ class Prefetcher:
                 grows = new and last is new[-1] and len(new[-1].indices) < most
                 piece = new[-1] if grows else _Piece()
             if piece is not last:
-                if pieces > room:
+                if pieces > room and not piece.samples:  # what a lane reads is not dropped
                     break
                 last, pieces = piece, pieces + 1
                 new += [piece] if not piece.indices else []
@@ -223,16 +238,8 @@ class Prefetcher:
             self._lanes.submit(piece)
             # Noted after `submit()`, which may raise: nobody would ever finish this piece.
             self._ahead |= dict.fromkeys(piece.indices, piece)
-        self._ahead[index].followed, self._successor = True, successor
+        self._ahead[index].followed, self._successor = known and asked, successor
         return ready
-
-    def _room(self) -> int:
-        """Return how many pieces to read ahead: fewer if so many may not fit into the memory."""
-        if (most := self.loading.reader.read_ahead_bytes) is None:
-            return self._depth
-        # At first, while no size is known, few.
-        fit = most // max(self._largest, _NBYTES) if self._largest else 3
-        return min(max(self._least, fit), self._depth)
 
     def _begin(self, piece: _Piece) -> None:
         """Look up the samples of batches. The order is cheap to compute in sequence only."""

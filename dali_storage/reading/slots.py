@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ..contract._types import IntArray
 from ..contract.reader import Reader
 from ..contract.views import Contents
-from .buffers import BufferPool
+from .buffers import BufferPool, Room
 
 
 class Observer:
@@ -26,8 +26,8 @@ class Observer:
         """The calling thread opens the reader in the block."""
         return nullcontext()
 
-    def begin(self, reader: Reader, depth: int, bad: Sized) -> None:
-        """The reader begins to read, `depth` batches ahead; `bad` are its bad samples."""
+    def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
+        """The reader begins to read, as far ahead as `room` allows; `bad` are its bad samples."""
 
     def be_lane(self, lane: int) -> None:
         """The calling thread is this lane of the reader from now on."""

@@ -164,6 +164,7 @@ class BatchStream:
             gate=gate,
             observer=self.observer,
             name=self._name,
+            nbytes=self.opening.buffer_bytes,
         )
         # In place of the reader's `close()`: the lanes must end before the reader is closed.
         self._close_when_collected(self._prefetcher.close)
@@ -187,6 +188,8 @@ class BatchStream:
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
+        while len(self.recent) > self._prefetcher.room.spare // 2:
+            self.recent.popleft()
         try:
             # The position stays: if another source fails, DALI drops this batch and needs it again.
             return self._prefetcher.get(self.position.next, self.position.successor)

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..contract.options import Choice
 
 KEPT = 0.6  # of the memory for the page cache may be filled by a data set
+_BUFFERS = 1 << 30  # bytes: what storage of 10 GB/s delivers in 100 ms, longer than a read takes
 
 _QUOTAS = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of cgroups 2 and 1
 _LIMITS = ("max", "current"), ("high", "current"), ("limit_in_bytes", "usage_in_bytes")  # of memory
@@ -72,13 +73,16 @@ def copying_lanes(count: int) -> Choice[int]:
     return Choice(1 if count < 4 else 2 if count < 8 else 3, f"{count} processors")
 
 
-def lanes(local: bool, memory: int | None) -> Choice[int]:
+def lanes(local: bool) -> Choice[int]:
     """The batches to read at once: more where each request has to wait for a network."""
-    if local:
-        return Choice(3, "a local file system")
-    if memory is None:
-        return Choice(3, "the memory for more batches is unknown")
-    return Choice(16, f"not a known local file system; batches fill at most {_gb(memory // 8)}")
+    return Choice(3, "a local file system") if local else Choice(16, "not a known local one")
+
+
+def buffer_bytes(memory: int | None) -> Choice[int]:
+    """The bytes of batches that a reader may read ahead and keep."""
+    if memory is None or memory >= 8 * _BUFFERS:
+        return Choice(_BUFFERS, "an eighth of the free memory is more, or unknown")
+    return Choice(memory // 8, f"an eighth of the free memory, {_gb(memory)}")
 
 
 def cached_share(nbytes: int, memory: int | None) -> Choice[float]:

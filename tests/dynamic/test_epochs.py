@@ -30,7 +30,8 @@ NEW = {"Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
 def test_the_arguments_are_those_of_the_real_reader(name):
     reader, real_reader = getattr(readers, name), getattr(ndd.readers, name)
     ours, real = inspect.signature(reader).parameters, inspect.signature(real_reader).parameters
-    new = {"backend", "backend_options", "source_info", "stall_after"} | NEW.get(name, set())
+    new = {"backend", "backend_options", "buffer_bytes", "source_info", "stall_after"}
+    new |= NEW.get(name, set())
     assert ours.keys() - real.keys() == new
     assert real.keys() - ours.keys() == {"num_inputs", "_backend"}
     for each in ours.keys() & real.keys():

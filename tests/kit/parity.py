@@ -317,7 +317,9 @@ class ParityTests:
     """What a reader promises that DALI has, too. A subclass gives its name and random cases."""
 
     reader: str
-    new = frozenset({"backend", "backend_options", "pinned", "resume", "return_index"})
+    new = frozenset(
+        {"backend", "backend_options", "buffer_bytes", "pinned", "resume", "return_index"}
+    )
     new |= {"bad_samples", "check", "max_replaced", "on_error"}
     new |= {"epoch_size", "order", "source_info", "stall_after", "weights"}
     lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do

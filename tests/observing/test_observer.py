@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from dali_storage.contract.options import Choice
 from dali_storage.observing.observer import Observed
 from dali_storage.observing.statistics import OPEN
+from dali_storage.reading.buffers import Room
 
 READER: Any = SimpleNamespace(lanes=1, times=None, choices={})
+ROOM = Room(Choice(1, ""), 1)
 
 
 @pytest.fixture
@@ -16,7 +19,7 @@ def observer():
     made = Observed("begun", "shown")
     with made.opening():
         pass
-    made.begin(READER, 1, ())
+    made.begin(READER, ROOM, ())
     yield made
     made.forget()
 
@@ -26,7 +29,7 @@ def names():
 
 
 def test_a_second_beginning_takes_the_place_of_the_first(observer):
-    observer.begin(READER, 1, ())
+    observer.begin(READER, ROOM, ())
     assert names() == ["begun"]
 
 

@@ -11,12 +11,14 @@ from dataclasses import replace
 import pytest
 
 from dali_storage import BackendUnavailable
+from dali_storage.contract.options import Choice
 from dali_storage.observing import observer
 from dali_storage.observing.activity import Activities
 from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tally, metrics
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
+from dali_storage.reading.buffers import Room
 from dali_storage.runtime.waiting import take
 from dali_storage.samples.discovery import from_files
 from tests.kit.reading_ahead import reading_ahead
@@ -42,7 +44,8 @@ def waited(monkeypatch):
 @pytest.mark.parametrize(("lanes", "depth"), [(1, 1), (2, 5), (4, 2)])
 def test_the_batches_and_bytes_that_were_given_are_counted(lanes, depth):
     with prefetcher(depth, lanes=lanes) as ahead:
-        assert ahead.statistics == ReaderStatistics(depth=max(lanes, depth))
+        choices = {"buffer_bytes": f"{1 << 30} (as given)"}
+        assert ahead.statistics == ReaderStatistics(depth=max(lanes, depth), choices=choices)
         for batches, index in enumerate((0, 1, 2, 9, 9), 1):
             ahead.get(index)
             assert ahead.statistics.batches == batches
@@ -153,7 +156,7 @@ def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiti
         last = ahead.statistics
         total = ahead.ahead.observer.tally.waited
     assert (before.batches, before.times["waiting"].count) == (1, 1)
-    assert after == ReaderStatistics(depth=2)
+    assert after == ReaderStatistics(depth=2, choices=after.choices)
     assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
     assert "waiting" in last.times
 
@@ -178,7 +181,7 @@ def test_statistics_are_plain_values_that_outlive_their_reader():
 
 
 def tally(name="R"):
-    return Tally(Activities(name, 1), 2)
+    return Tally(Activities(name, 1), Room(Choice(1 << 30, ""), 2))
 
 
 def test_open_readers_have_names_of_their_own_until_they_are_closed_or_gone():

@@ -37,6 +37,10 @@ COMMON: list[tuple[list[str], list[Row]]] = [
             ({"backend": "memory", "backend_options": {"lanes": 2}}, "lanes.*options are contents"),
             ({"prefetch_queue_depth": 0}, "prefetch_queue_depth"),
             ({"prefetch_queue_depth": 2**31 - 1}, "prefetch_queue_depth"),
+            *(
+                ({"buffer_bytes": wrong}, "buffer_bytes must be an integer from 1 to .*, not ")
+                for wrong in (0, -1, 1.5, "1", True, 2**63)
+            ),
             ({"num_shards": 2, "shard_id": 2}, "shard_id must be from 0 to 1, not 2"),
             ({"num_shards": 99}, "num_shards must be at most 23"),
             ({"seed": "x"}, "seed"),

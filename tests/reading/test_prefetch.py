@@ -60,14 +60,15 @@ class Stream:
 
 
 @contextmanager
-def prefetcher(depth=1, *, lanes=2, fmt=None, most=1, **options):
+def prefetcher(depth=1, *, lanes=2, fmt=None, most=1, nbytes=1 << 30, **options):
     """A prefetcher with a `Recorder`, which may be given other attributes.
 
     By default every batch is a piece, like large ones.
     """
     reader = Recorder(from_files(["x"]), lanes=lanes)
     vars(reader).update(options)
-    ahead = Stream(reader, depth, fmt=fmt, most=most)
+    ahead = Stream(reader, depth, fmt=fmt, most=most, nbytes=nbytes)
+    ahead.ahead.room.largest = 1  # as if a batch had been read
     yield ahead
     reader.go.set()
     ahead.close()
@@ -141,18 +142,99 @@ def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
     assert sorted(firsts) == [0, 1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("room", "first", "later"), [(0, 3, 2), (5, 3, 5), (99, 3, 8), (None, 8, 8)]
-)
-def test_batches_read_ahead_fit_into_the_room_and_are_few_while_their_size_is_unknown(
-    room, first, later
-):
-    size = prefetch._NBYTES  # which small batches are taken to have
-    with prefetcher(2, lanes=8, read_ahead_bytes=None if room is None else room * size) as ahead:
-        for index, most in ((0, first), (1, later)):
-            ahead.get(index)
-            ahead.finish()
-            assert len(ahead.reader.read_batches) == max(1 + first, 1 + index + most)
+class Large(Recorder):
+    """All samples have the same `size`, which may be changed at any time; nothing is written."""
+
+    size = 5000  # smaller ones are copied
+
+    def sizes(self, samples, lane):
+        return np.full_like(samples, self.size)
+
+    def _fill(self, batch):
+        self.read_batches.append(batch.samples.tolist())
+
+    @property
+    def buffers(self):
+        """How many are alive."""
+        return sum(it() is not None for it in self.allocated)
+
+
+def large(depth=2, *, lanes=8, nbytes, most=1):
+    """A prefetcher of batches of 20,032 bytes."""
+    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
+    return Stream(Large(catalog, lanes=lanes), depth, most=most, nbytes=nbytes)
+
+
+@pytest.mark.parametrize(("fit", "ahead"), [(0, 1), (1, 1), (2, 1), (3, 2), (6, 5), (99999, 8)])
+def test_batches_read_ahead_and_idle_buffers_fit_into_the_bytes(fit, ahead):
+    """But one is read while another is delivered. What the user holds does not count."""
+    size = 4 * 5008  # aligned
+    stream = large(2, nbytes=fit * size + 1)
+    with contextlib.closing(stream), without_collector():
+        held = []
+        for index in range(12):
+            held += [stream.ahead.get(index)]
+            stream.finish()
+            assert len(stream.reader.read_batches) <= max(1 + index + ahead, 2 + ahead)
+        assert len(stream.reader.read_batches) == 12 + ahead
+        assert stream.statistics.depth == ahead
+        assert stream.statistics.choices["buffer_bytes"] == f"{fit * size + 1} (as given)"
+        assert ("depth" in stream.statistics.choices) == (ahead < 8)
+        assert stream.reader.buffers == 12 + ahead
+        del held[:]
+        stream.ahead.get(12)
+        stream.finish()
+        if fit < 100:
+            assert stream.reader.buffers <= max(fit, 2)
+
+
+def test_of_batches_whose_size_is_unknown_one_is_read_ahead():
+    stream = large(8, nbytes=1 << 30)
+    with contextlib.closing(stream):
+        stream.reader.go.clear()
+        stream.ahead.read_ahead(0, next_index)
+        wait_until(lambda: len(stream.reader.under_way) == 2)
+        stream.reader.go.set()
+        stream.ahead.get(0)
+        stream.finish()
+        assert len(stream.reader.read_batches) == 1 + 8
+
+
+def test_after_a_larger_batch_fewer_are_read_ahead_and_none_that_was_read_is_read_again():
+    stream = large(8, lanes=1, nbytes=200_000)
+    with contextlib.closing(stream):
+        for index in range(60):
+            if index == 30:
+                stream.reader.size = 20_000  # two batches fit
+            assert len(stream.ahead.get(index).outputs[0][0]) in (5000, 20_000)
+            stream.finish()
+        assert stream.statistics.depth == len(stream.ahead._ahead) == 1
+        assert len(stream.reader.read_batches) == 60 + 1
+
+
+def test_pieces_of_several_batches_are_smaller_where_less_is_read_ahead():
+    with prefetcher(most=1000, nbytes=4000) as ahead:
+        taken_in_a_row(ahead, 100)
+        nbytes = [sum(map(len, map(content, batch))) for batch in ahead.reader.read_batches]
+        assert max(map(len, ahead.reader.read_batches)) > BATCH
+        assert max(nbytes) <= 4000 // 8 * 2  # by the mean size of a batch
+        assert ahead.statistics.depth == 2
+
+
+def test_a_batch_that_follows_itself_is_the_last_that_is_read():
+    def last(index):
+        return min(index + 1, 6)
+
+    with prefetcher(5, most=64) as ahead:
+        for index in range(7):
+            assert ahead.get(index, successor=last) == expected(index)
+        ahead.finish()
+        batches = [batch[::BATCH] for batch in ahead.reader.read_batches]
+        assert sorted(it for batch in batches for it in batch) == [
+            BATCH * index for index in range(7)
+        ]
+        assert not ahead.ahead._ahead
+        assert ahead.get(6, successor=last) == expected(6)  # if asked for again
 
 
 @pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])

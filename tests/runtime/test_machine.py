@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dali_storage.runtime import machine
-from dali_storage.runtime.machine import cache_memory, cached_share, lanes, quota
+from dali_storage.runtime.machine import buffer_bytes, cache_memory, cached_share, lanes, quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -160,8 +160,16 @@ def test_what_fits_is_cached(nbytes, memory, share, why):
     assert why in str(chosen)
 
 
-def test_batches_are_read_at_once_by_the_file_system_if_the_memory_is_known():
-    assert [lanes(*of).value for of in ((True, None), (False, 1), (False, None))] == [3, 16, 3]
+def test_batches_are_read_at_once_by_the_file_system():
+    assert [lanes(local).value for local in (True, False)] == [3, 16]
+
+
+@pytest.mark.parametrize(
+    ("memory", "nbytes"),
+    [(None, 1 << 30), (0, 0), (4 << 30, 1 << 29), (8 << 30, 1 << 30), (1 << 40, 1 << 30)],
+)
+def test_a_reader_may_fill_an_eighth_of_the_memory_and_at_most_1_gib(memory, nbytes):
+    assert buffer_bytes(memory).value == nbytes
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])

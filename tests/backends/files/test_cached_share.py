@@ -209,10 +209,9 @@ def test_lanes_follow_from_the_file_system_and_the_options_from_nothing(tmp_path
         with PythonFileReader(from_files([str(path)])) as reader:
             assert (reader.lanes, reader.choices["lanes"].value) == (lanes, lanes)
             assert f"io={reader.io} (the first that works)" in repr(reader)
-            assert (reader.read_ahead_bytes is None) == (lanes == 3)
     given = {"lanes": 2, "direct": False, "copying_lanes": 1, "io": "preadv"}
     with PythonFileReader(from_files(["/proc/version"]), **given) as reader:
-        assert (reader.lanes, reader.read_ahead_bytes, reader.choices) == (2, None, {})
+        assert (reader.lanes, reader.choices) == (2, {})
     with pytest.raises(TypeError, match="direct must be True or False, not 1"):
         PythonFileReader(from_files(["x"]), direct=1)
 
