@@ -224,7 +224,7 @@ class Prefetcher:
                 grows = new and last is new[-1] and len(new[-1].indices) < most
                 piece = new[-1] if grows else _Piece()
             if piece is not last:
-                if pieces > room and not piece.samples:  # what a lane reads is not dropped
+                if pieces > room:
                     break
                 last, pieces = piece, pieces + 1
                 new += [piece] if not piece.indices else []

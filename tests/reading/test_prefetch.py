@@ -200,7 +200,7 @@ def test_of_batches_whose_size_is_unknown_one_is_read_ahead():
         assert len(stream.reader.read_batches) == 1 + 8
 
 
-def test_after_a_larger_batch_fewer_are_read_ahead_and_none_that_was_read_is_read_again():
+def test_after_a_larger_batch_what_no_longer_fits_is_dropped_and_read_later():
     stream = large(8, lanes=1, nbytes=200_000)
     with contextlib.closing(stream):
         for index in range(60):
@@ -209,7 +209,7 @@ def test_after_a_larger_batch_fewer_are_read_ahead_and_none_that_was_read_is_rea
             assert len(stream.ahead.get(index).outputs[0][0]) in (5000, 20_000)
             stream.finish()
         assert stream.statistics.depth == len(stream.ahead._ahead) == 1
-        assert len(stream.reader.read_batches) == 60 + 1
+        assert len(stream.reader.read_batches) <= 60 + 1 + 8
 
 
 def test_pieces_of_several_batches_are_smaller_where_less_is_read_ahead():
