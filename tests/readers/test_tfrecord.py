@@ -19,7 +19,7 @@ from dali_storage import readers
 from dali_storage.cli.index import main
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable, RecordError
-from dali_storage.dali import group
+from dali_storage.dali import gpu_memory
 from dali_storage.formats.tfrecord import example as example_module
 from dali_storage.formats.tfrecord import index as tfrecord_index
 from dali_storage.formats.tfrecord.features import TfRecord
@@ -469,4 +469,4 @@ def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():
     buffer, (strings,) = decode([tf_record(FINE)] * 3, {"a": Feature(UINT8)}, Lease)
     assert [bytes(each) for each in strings] == [b"finest"] * 3
     assert not any(np.shares_memory(each, buffer) for each in strings)
-    assert not any(group._is_leased(each) for each in strings)
+    assert not any(gpu_memory._is_leased(each) for each in strings)
