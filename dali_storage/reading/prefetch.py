@@ -139,7 +139,8 @@ class Prefetcher:
         # Not after a Ctrl-C: the batch is still being read, and will be needed.
         self._ahead.pop(index, None)  # a lane that closes clears it
         assert piece.outcomes is not None
-        if index not in piece.outcomes and index in piece.indices:  # another batch failed
+        failed = isinstance(piece.outcomes.get(index, OSError()), OSError)
+        if failed and len(piece.samples) > 1:  # alone, and now: a file may be back
             self._lanes.submit(again := _Piece([index], {index: piece.samples[index]}))
             self._ahead[index] = again
             return self._awaited(index)
