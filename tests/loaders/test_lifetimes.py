@@ -191,5 +191,5 @@ def test_epochs_are_read_without_a_break_and_what_is_dropped_is_not_read(
     firsts = [batch[0] for _ in range(4) for batch in labels(one)]
     assert len(firsts) == 4 * (6 if last_batch == "partial" else 5)
     assert read[: len(firsts)] == firsts
-    # Of the pipeline's queue, and two pieces of the reader, of 64 samples each.
+    # Of the pipeline's queue, and two pieces of the reader.
     assert len(read) <= len(firsts) + 2 + 2 * 16

@@ -87,8 +87,7 @@ def test_a_file_that_is_away_for_a_while_costs_no_batch(tree, sized_before, dept
     # So large that a lane reads one batch at once.
     root = tree(40, classes=1, sizes=(300_000,))
     good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
-    given = {"file_root": str(root), "buffer_bytes": 1}  # reads one batch ahead
-    pipeline = build(readers.file, 4, pipeline={"prefetch_queue_depth": depth}, **given)
+    pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
     expected = [(content, 0) for content in good.values()]
     epoch = 10
     if sized_before:
