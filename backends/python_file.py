@@ -106,8 +106,8 @@ class PythonFileReader(Reader):
             copying_lanes = processors()
             chosen["copying_lanes"] = Choice(copying_lanes, "all processors copy ranges")
         self.copying_lanes = copying_lanes
-        self._files = SampleFiles(catalog, direct=False if io == "mmap" else direct)
-        self._files.by_ring = self.io == "io_uring"
+        around = False if io == "mmap" else direct
+        self._files = SampleFiles(catalog, direct=around, by_ring=self.io == "io_uring")
         if direct is None and io != "mmap":
             share = self._files.share
             chosen["direct"] = Choice(share.value < 1, share.why)

@@ -46,10 +46,10 @@ class SampleFiles:
         alignment: bytes; addresses of samples should be multiples of this.
         unit: bytes; offsets and lengths of reads must be multiples of this.
         local: whether the file system of the first file `is_local()`.
-        by_ring: whether io_uring may look up sizes; False unless set.
+        by_ring: whether io_uring may open files and look up their sizes.
     """
 
-    def __init__(self, catalog: Catalog, *, direct: bool | None) -> None:
+    def __init__(self, catalog: Catalog, *, direct: bool | None, by_ring: bool = False) -> None:
         """Open nothing yet. `direct`: read around the page cache, with O_DIRECT; None: by size.
 
         Raises:
@@ -70,7 +70,7 @@ class SampleFiles:
         self.flags |= os.O_DIRECT if around else 0
         self.alignment = _DIRECT_ALIGNMENT if around else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if around else 1
-        self.by_ring = False
+        self.by_ring = by_ring
         self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))

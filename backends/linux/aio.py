@@ -1,8 +1,8 @@
 """Kernel AIO (io_setup, io_submit, io_getevents): many reads at once, from any thread.
 
-AIO reads from the page cache synchronously, inside io_submit, and is still fast: one
-call, which releases the interpreter lock once, copies a whole batch. Container runtimes allow it,
-while they forbid io_uring by default.
+AIO reads from the page cache synchronously, inside io_submit, and is fast all the same: one call,
+which releases the interpreter lock once, copies a whole batch. Container runtimes allow AIO, and
+forbid io_uring by default.
 
 Destroying a context takes the kernel some 30 ms, and all contexts of a machine share a limited
 number of events (fs.aio-max-nr, by default 65,536). So contexts are kept for the whole process, and

@@ -7,13 +7,13 @@ With `--json` it prints one object:
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
      "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
      "processors": {"affinity": 12, "quota": 4, "used": 4},
-     "memory": {"page_cache": 102000000000, "data_set": 61200000000}}
+     "memory": {"page_cache": 102000000000, "data_set": 61200000000, "buffer_bytes": 1073741824}}
 
 `dali` has DALI itself and the features with a minimum version of DALI; an unsupported DALI is the
 only entry. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
-is none. `memory` is in bytes, null if unknown: what the page cache may use, and the largest data
-set that python-file reads through it by default. The exit status is 0 if at least one backend
-works, else 1.
+is none. `memory` is in bytes, null if unknown: the memory that the page cache may use, the largest
+data set that python-file reads through it by default, and what a reader may read ahead and keep.
+The exit status is 0 if at least one backend works, else 1.
 """
 
 import argparse

@@ -75,16 +75,19 @@ class Prefetcher:
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
 
-        But only as many as fit into `nbytes`; None: into `machine.buffer_bytes()`.
-        `gate` is for cooperative readers without `copying_lanes`. The threads have the `name`,
-        numbered. A piece of several batches has at most `most` samples.
+        No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`. `gate`
+        is for cooperative readers without `copying_lanes`. The threads have the `name`, numbered. A
+        piece of several batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading
         self._order = order
         self._depth = max(depth, reader.lanes)
-        default = machine.buffer_bytes(machine.cache_memory())
-        self.room = Room(default if nbytes is None else Choice(nbytes, "as given"), self._depth)
+        if nbytes is None:
+            limit = machine.buffer_bytes(machine.cache_memory())
+        else:
+            limit = Choice(nbytes, "as given")
+        self.room = Room(limit, self._depth)
         loading.pool.room = self.room
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
@@ -139,12 +142,13 @@ class Prefetcher:
         # Not after a Ctrl-C: the batch is still being read, and will be needed.
         self._ahead.pop(index, None)  # a lane that closes clears it
         assert piece.outcomes is not None
-        failed = isinstance(piece.outcomes.get(index, OSError()), OSError)
-        if failed and len(piece.samples) > 1:  # alone, and now: a file may be back
+        batch = piece.outcomes.pop(index, None)
+        if isinstance(batch, OSError | None) and len(piece.samples) > 1:
+            # Read again, alone and now: a file may be back. After an OSError the rest was not read.
             self._lanes.submit(again := _Piece([index], {index: piece.samples[index]}))
             self._ahead[index] = again
             return self._awaited(index)
-        batch = piece.outcomes.pop(index)
+        assert batch is not None
         if isinstance(batch, Exception):
             try:
                 raise batch
