@@ -31,7 +31,6 @@ from .linux.libc import make_iovecs
 from .linux.reads import Reads
 
 _NAME = "python-file"
-_READS = 256  # of open containers, per lane: each submission releases the interpreter lock
 _Io: TypeAlias = engines.Io | Literal["mmap"]
 
 
@@ -92,8 +91,8 @@ class PythonFileReader(Reader):
         if io == "io_uring" and not self._whole:
             what = "io='io_uring' is for whole files: kernel AIO reads open containers faster"
             raise ValueError(f"{_NAME}: {what}; leave out io")
-        engine, at_once = None if io == "mmap" else io, FILES_AT_ONCE if self._whole else _READS
-        self.io, self._read = engines.choose(_NAME, engine, at_once, whole=self._whole)
+        engine = None if io == "mmap" else io
+        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
         chosen = dict[str, Choice[Any]]()
         if io is None:
