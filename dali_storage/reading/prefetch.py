@@ -83,11 +83,8 @@ class Prefetcher:
         self.loading = loading
         self._order = order
         self._depth = max(depth, reader.lanes)
-        if nbytes is None:
-            limit = machine.buffer_bytes(machine.cache_memory())
-        else:
-            limit = Choice(nbytes, "as given")
-        self.room = Room(limit, self._depth)
+        given = None if nbytes is None else Choice(nbytes, "as given")
+        self.room = Room(given or machine.buffer_bytes(machine.cache_memory()), self._depth)
         loading.pool.room = self.room
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
@@ -114,28 +111,30 @@ class Prefetcher:
         """
         if (only := self.loading.substitute.only) is not None:
             return self._read_only(only)
-        known, follows = self.room.largest, next(iter(self._ahead), None) == index
+        known, ahead = self.room.largest, index in self._ahead
+        follows = next(iter(self._ahead), None) == index
         self._in_a_row = self._in_a_row + 1 if follows else 1
         if follows and self._ahead[index].followed and successor is self._successor:
             read = self._ahead[index].outcomes or ()
             hot, ready = None, self._depth if len(read) > self._depth else self._count_ready()
         else:
-            hot = None if index in self._ahead else self._hot.samples(index)
+            hot = None if ahead else self._hot.samples(index)
             ready = self._submit_ahead(index, successor) if hot is None else self._depth
         batch = None
         try:
             self.observer.ask(index)
-            batch = self._awaited(index) if hot is None else self._read_hot(*hot)
+            batch = self._awaited(index, ahead) if hot is None else self._read_hot(*hot)
             self.room.largest = max(self.room.largest, batch.nbytes, 1)  # views have no buffer
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         self._samples = batch.samples.size
-        if not known and self._hot.samples(follower := successor(index)) is None:
-            self._submit_ahead(follower, successor, asked=False)
+        if not known and (follower := successor(index)) != index:  # else it is the last one
+            self.read_ahead(follower, successor, asked=False)
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
         return batch
 
-    def _awaited(self, index: int) -> LoadedBatch:
+    def _awaited(self, index: int, ahead: bool = False) -> LoadedBatch:
+        """Wait for a batch; `ahead`: it was read, or begun, before it was asked for."""
         piece = self._ahead[index]
         if piece.outcomes is None:
             take(piece.done)
@@ -143,7 +142,7 @@ class Prefetcher:
         self._ahead.pop(index, None)  # a lane that closes clears it
         assert piece.outcomes is not None
         batch = piece.outcomes.pop(index, None)
-        if isinstance(batch, OSError | None) and len(piece.samples) > 1:
+        if isinstance(batch, OSError | None) and ahead:
             # Read again, alone and now: a file may be back. After an OSError the rest was not read.
             self._lanes.submit(again := _Piece([index], {index: piece.samples[index]}))
             self._ahead[index] = again
@@ -193,10 +192,10 @@ class Prefetcher:
         # Last: after a Ctrl-C during the wait, running reads still need the open reader.
         self.loading.close()
 
-    def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
-        """Start reading batch `index` and its successors, without waiting."""
+    def read_ahead(self, index: int, successor: Callable[[int], int], asked: bool = True) -> None:
+        """Start reading batch `index`, `asked` for soon, and its successors, without waiting."""
         if self._hot.samples(index) is None:
-            self._submit_ahead(index, successor)
+            self._submit_ahead(index, successor, asked)
 
     def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
         """Use another order; drop the batches read ahead, except where `stays(index)`."""

@@ -108,7 +108,7 @@ def test_the_wheel_takes_the_dali_that_is_there(wheel):
 
 def test_an_installed_wheel_runs_the_pipeline_of_the_readme(installed, tmp_path):
     (code,) = snippets("README.md", "python")
-    code = code.replace("/data/train", str(make_pictures(tmp_path))).replace("64", "8")
+    code = code.replace("64", "8").replace("/data/train", str(make_pictures(tmp_path)))
     printed = installed.output("-c", f"{code}import dali_storage\nprint(dali_storage.__file__)")
     *shapes, module = printed.splitlines()
     assert set(shapes) == {"torch.Size([8, 224, 224, 3]) torch.Size([8, 1])"}

@@ -221,20 +221,21 @@ def test_pieces_of_several_batches_are_smaller_where_less_is_read_ahead():
         assert ahead.statistics.depth == 2
 
 
-def test_a_batch_that_follows_itself_is_the_last_that_is_read():
+@pytest.mark.parametrize("end", [0, 6])
+def test_a_batch_that_follows_itself_is_the_last_that_is_read(end):
     def last(index):
-        return min(index + 1, 6)
+        return min(index + 1, end)
 
     with prefetcher(5, most=64) as ahead:
-        for index in range(7):
+        for index in range(end + 1):
             assert ahead.get(index, successor=last) == expected(index)
         ahead.finish()
         batches = [batch[::BATCH] for batch in ahead.reader.read_batches]
         assert sorted(it for batch in batches for it in batch) == [
-            BATCH * index for index in range(7)
+            BATCH * index for index in range(end + 1)
         ]
         assert not ahead.ahead._ahead
-        assert ahead.get(6, successor=last) == expected(6)  # if asked for again
+        assert ahead.get(end, successor=last) == expected(end)  # if asked for again
 
 
 @pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])
@@ -378,7 +379,8 @@ def test_batches_whose_order_changes_are_read_again_and_others_are_not():
 
 @PIECES
 def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused(most):
-    with prefetcher(growths={2: 1, 5: 2}, most=most) as ahead:
+    # Sample 5 changes twice as it is read ahead, and twice as its batch is asked for.
+    with prefetcher(growths={2: 1, 5: 4}, most=most) as ahead:
         require_batches(ahead, 0)
         with pytest.raises(SampleChangedError) as caught:
             ahead.get(1)
