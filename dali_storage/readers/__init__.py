@@ -1,5 +1,8 @@
 """Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from ..dali import catalog, last_batch, progress, replaced, set_weights, state
 from .caffe import caffe
 from .caffe2 import caffe2
@@ -42,3 +45,19 @@ __all__ = [
     "tfrecord",
     "webdataset",
 ]
+
+_VIDEO = "readers.file reads videos, and fn.decoders.video decodes the wanted frames"
+_INSTEAD = {
+    "video": _VIDEO,
+    "video_resize": _VIDEO,
+    "fits": "convert FITS to .npy for readers.numpy, or parse it behind readers.file",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name
+
+    def __getattr__(name: str) -> Any:
+        """Raise an error that says what to use instead of a reader that is only in DALI."""
+        what = f"module {__name__!r} has no attribute {name!r}"
+        if name in _INSTEAD:
+            what += f": {_INSTEAD[name]}, see docs/other-formats.md"
+        raise AttributeError(what, name=name, obj=sys.modules[__name__])

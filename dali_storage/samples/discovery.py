@@ -94,15 +94,7 @@ def discover(
 
 
 def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Find the samples of `from_tree()` in the directory `file_root`.
-
-    On a file system without entry types, DALI treats every entry as a file; this function looks up
-    the types.
-
-    Raises:
-        OSError: file_root, one of its entries or a class cannot be accessed; names the path.
-        ValueError: as from_tree(); or file_root is not a local path.
-    """
+    """Find the samples of `from_tree()` in a `Directory`; an OSError names its path."""
     return from_tree(Directory(file_root), **filters)
 
 
@@ -123,10 +115,15 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
         names = sorted(choose_files(tree.files(directory)))
         builder.extend(names, array("q", [label]) * len(names), prefix=directory + b"/")
     if not len(builder):
+        what = f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE"
+        if not classes and isinstance(tree, Directory) and (own := choose_files(tree.files(b""))):
+            parent = os.fsdecode(os.path.dirname(os.path.abspath(tree.root)))
+            what += f", but {len(own):,} directly in it: if it is a class, give file_root={parent!r}"
+            raise ValueError(f"{what}, with all classes; else name its files by the argument files")
         raise ValueError(
-            f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE: {len(classes)} "
-            f"directories pass dir_filters={filters.get('dir_filters')!r}, and none of their files "
-            f"passes file_filters={file_filters_of(filters.get('file_filters'))!r}"
+            f"{what}: {len(classes)} directories pass dir_filters={filters.get('dir_filters')!r}, "
+            "and none of their files passes "
+            f"file_filters={file_filters_of(filters.get('file_filters'))!r}"
         )
     return builder.build(tree.root)
 
@@ -150,7 +147,7 @@ def chosen_by(
 
 
 class Directory:
-    """A local directory as a tree, listed again by each call."""
+    """A local directory as a tree, listed again by each call; looks up entry types if needed."""
 
     def __init__(self, file_root: PathLike) -> None:
         """Raise ValueError or TypeError if `file_root` is not a local path."""
