@@ -3,6 +3,7 @@
 Import `readers` explicitly (`from dali_storage import readers`): it needs DALI, the rest does not.
 """
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .contract._types import Buffer, IntArray
@@ -61,6 +62,11 @@ __all__ = [
     "shard",
     "statistics",
 ]
+
+try:
+    __version__ = version("dali-storage")
+except PackageNotFoundError:
+    __version__ = "unknown"  # of a checkout without installation
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:

@@ -1,6 +1,6 @@
 """`python -m dali_storage`: reports backends, devices and features: works, reason, remedy.
 
-With `--json` it prints one object:
+With DATA, `data` reports how it would be read. With `--json` it prints one object:
 
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
@@ -17,16 +17,20 @@ The exit status is 0 if at least one backend works, else 1.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeAlias
 
+from bmap_tools import console
+
+from .. import __version__
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
@@ -36,28 +40,53 @@ Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
 
 
+_COMMANDS = {
+    "check": "list the bad samples of a directory, a URL or an index",
+    "index": "make the index of containers, of a directory or URL, or of COCO annotations",
+    "prove": "compare our reader with DALI's on your data",
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print two tables, or JSON. Returns the exit status."""
+    """Print tables, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage",
-        description="Show which storage backends and devices work on this machine. Devices are "
-        "opened read-only for a moment; nothing is written.",
-        epilog="python -m dali_storage index --help: make index files of containers, or one index "
-        "of a directory or URL. python -m dali_storage check --help: list bad samples.",
+        usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA\n"
+        "       %(prog)s COMMAND ... (COMMAND --help)",
+        description="Show which storage backends and devices work on this machine, or how DATA "
+        "would be\nread here, and why. Nothing is written.",
+        epilog="commands:\n" + "".join(f"  {it:<16} {_COMMANDS[it]}\n" for it in _COMMANDS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "data", nargs="?", metavar="DATA", help="a directory, URL, container or index"
+    )
+    parser.add_argument("--version", action="version", version=f"dali_storage {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    as_json = parser.parse_args(arguments).json
+    words = sys.argv[1:] if arguments is None else arguments
+    word = "".join(words[:1])
+    near = get_close_matches(word, _COMMANDS, 1)
+    if near and "/" not in word and not os.path.lexists(word):
+        parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
+    given = parser.parse_args(words)
+    if given.data is not None:
+        if given.json:
+            parser.error("--json is for the machine; leave out DATA")
+        from . import data  # which imports this module
+
+        return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
-    if as_json:
+    if given.json:
         parts = {"backends": backends, "devices": devices, "dali": dali}
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
         _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
-            headings = ["device", "kind", "backends", "works", "why not", "what to do"]
-            _print_table(headings, _rows(devices))
+            headings = ["device", "works", "backends", "kind", "why not", "what to do"]
+            order = "name", "works", "backends", "kind", "reason", "remedy"
+            _print_table(headings, _rows([{key: it[key] for key in order} for it in devices]))
         _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
         known = (memory := _memory())["page_cache"] is not None
         print(_MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
@@ -115,10 +144,11 @@ def examine_dali() -> list[Verdict]:
 
 
 _MEMORY = (
-    "memory: {page_cache:,} bytes for the page cache; python-file reads data sets larger than "
-    "{data_set:,} bytes partly around it; buffer_bytes of a reader is {buffer_bytes:,}"
+    "memory: {page_cache:,} bytes for the page cache; python-file reads data sets\n"
+    "  larger than {data_set:,} bytes partly around it; buffer_bytes of a\n"
+    "  reader is {buffer_bytes:,}"
 )
-_UNKNOWN_MEMORY = "memory: unknown; python-file reads data sets of any size through the page cache"
+_UNKNOWN_MEMORY = "memory: unknown; python-file reads all data sets through the page cache"
 
 
 def _processors() -> dict[str, int | None]:
@@ -164,36 +194,24 @@ def _cell(value: bool | str | list[str] | None) -> str:
 
 
 def _print_table(headings: list[str], rows: list[list[str]]) -> None:
-    if importlib.util.find_spec("rich") is None:
-        _print_plain(headings, rows)
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
-    styles = {"yes": "green", "no": "red"}
-    for row in rows:
-        table.add_row(*(Text(cell, styles.get(cell, ""), overflow="fold") for cell in row))
-    Console().print(table)
-
-
-def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
-    """Print a table without rich: a line per name, and the last two columns in lines below."""
+    """Print a table that can be copied: a line per name, the last two columns in lines below."""
     lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    wrapper = textwrap.TextWrapper(
-        shutil.get_terminal_size().columns,
-        initial_indent="    ",
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
     for names, *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
         for name in names.split(", "):
-            print("  ".join(map(str.ljust, [name, *cells], widths)).rstrip())
+            *first, last = name, *cells
+            start = "".join(f"{it:<{width}}  " for it, width in zip(first, widths, strict=False))
+            print_wrapped(start, last)
         for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
             if text:
-                print(wrapper.fill(f"{heading}: {text}"))
+                print_wrapped(f"    {heading}: ", text)
     print()
+
+
+def print_wrapped(start: str, text: str) -> None:
+    """Print a text after `start`, in its column, as far as words fit in a terminal's width."""
+    room = max(shutil.get_terminal_size().columns - len(start), 20)
+    wrapper = textwrap.TextWrapper(room, break_long_words=False, break_on_hyphens=False)
+    for line in wrapper.wrap(text) or [""]:
+        console.print_result((start + line).rstrip())
+        start = " " * len(start)

@@ -81,7 +81,10 @@ def verify(files: Sequence[str]) -> int:
     failed = 0
     for file in files:
         try:
-            index_file.CatalogFile(file).verify()
+            index = index_file.CatalogFile(file)
+            index.verify()
+            shown = f"{len(index.catalog()):,} samples in {os.fsdecode(index.root)!r}"
+            print(f"{file!r}: intact, {shown}, whose files were not looked at")
         except (OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1

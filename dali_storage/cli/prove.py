@@ -17,11 +17,11 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from bmap_tools import console
 
+from .. import __version__
 from ..proof.result import Check
 from ..samples.locations import location
 from . import index_samples
@@ -33,10 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks: list[Check] = []
     failed, error = 0, None
     about = {"root": None, "backend": given.backend, "options": dict(given.option)}
-    about |= {"seed": given.seed, "dali_storage": _version(), "dali": None}
+    about |= {"seed": given.seed, "dali_storage": __version__, "dali": None}
     about["python"] = platform.python_version()
     try:
         for check in _compare(given, about):
+            if not (checks or given.json):
+                options = about["options"] or ""
+                ours = f"{about['root']!r} by readers.file ({about['backend']}) {options}".rstrip()
+                _print([f"{ours} and by DALI {about['dali']}:"])
             checks.append(check)
             if not given.json:
                 _print_check(check)
@@ -52,6 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(json.dumps(about, indent=2).splitlines())
     elif failed:
         print(f"error: {error}", file=sys.stderr)
+    else:
+        bad = sum(bool(it.differences) for it in checks)
+        skipped = sum(not it.samples for it in checks)
+        verdict = (
+            f"{bad} of {len(checks)} checks DIFFER" if bad else "all that was compared is equal"
+        )
+        _print([f"verdict: {verdict}" + (f"; {skipped} not compared" if skipped else "")])
     return failed or int(not equal)
 
 
@@ -100,14 +111,6 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
     about["backend"] = subject.backend
     yield from compare(subject, given.samples, given.seed)
-
-
-def _version() -> str | None:
-    """Return the version of this package; None for a checkout without installation."""
-    try:
-        return version("dali-storage")
-    except PackageNotFoundError:
-        return None
 
 
 def _print_check(check: Check) -> None:

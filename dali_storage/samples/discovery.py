@@ -118,7 +118,9 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
         what = f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE"
         if not classes and isinstance(tree, Directory) and (own := choose_files(tree.files(b""))):
             parent = os.fsdecode(os.path.dirname(os.path.abspath(tree.root)))
-            what += f", but {len(own):,} directly in it: if it is a class, give file_root={parent!r}"
+            what += (
+                f", but {len(own):,} directly in it: if it is a class, give file_root={parent!r}"
+            )
             raise ValueError(f"{what}, with all classes; else name its files by the argument files")
         raise ValueError(
             f"{what}: {len(classes)} directories pass dir_filters={filters.get('dir_filters')!r}, "
