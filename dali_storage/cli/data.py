@@ -38,12 +38,15 @@ _BLOCK = "backend='block' on ext2 to ext4 and XFS: docs/extent-maps.md"
 _LANES = "backend_options={'lanes': 32}"
 _ADVICE = {  # what is read, and where: the gain over DALI's reader, and the option worth trying
     "files on disk": ("up to twice the images/s", _BLOCK),
-    "files in memory": ("a third more images/s at first, a sixth when cached", "backend='memory'"),
+    "files in memory": (
+        "a third more images/s in the first epoch, later a sixth (page cache)",
+        "backend='memory', if each process has memory for all files",
+    ),
     "files elsewhere": ("several times the images/s where each request waits (NFS)", _LANES),
     "containers on disk": ("a third to a half more samples/s", _BLOCK),
     "containers in memory": (
-        "a third more samples/s at first; when cached, less than DALI's, or with the option more",
-        "backend_options={'io': 'mmap'}: docs/containers.md",
+        "a third more samples/s in the first epoch, later less than DALI's (page cache)",
+        "backend_options={'io': 'mmap'}, then nearly twice DALI's: docs/containers.md",
     ),
     "containers elsewhere": ("not measured", _LANES),
     "objects": ("twice the images/s", "backend_options={'cache': '/a/local/disk'}"),
@@ -63,17 +66,21 @@ class _Some(Catalog):
 
 def main(root: str) -> int:
     """Print what is found; errors go to stderr. Returns the exit status."""
-    # A child looks: on a file system that hangs, a call may never return.
-    child = subprocess.Popen([sys.executable, "-m", __name__, root])
-    with suppress(subprocess.TimeoutExpired):
-        return child.wait(_PATIENCE_S)
-    child.kill()
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(1)  # in vain while the kernel waits for a server
-    mount = mount_of(os.fsencode(os.path.abspath(root)))
-    why = "more objects than can be listed" if "://" in root else f"it hangs, or is slow: {mount}"
-    print(f"error: {root!r} gave no answer for {_PATIENCE_S:.0f} s: {why}", file=sys.stderr)
-    return 2
+    # A child looks: on a file system that hangs, a call may never return, not even when killed.
+    # It has pipes of its own, for the end of ours must not depend on it.
+    command, pipe = [sys.executable, "-m", __name__, root], subprocess.PIPE
+    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
+    try:
+        report, error = child.communicate(timeout=_PATIENCE_S)
+        status = child.returncode
+    except subprocess.TimeoutExpired:
+        child.kill()
+        mount, status, report = mount_of(os.fsencode(os.path.abspath(root))), 2, ""
+        why = "its list is long" if "://" in root else f"it hangs, or is slow: {mount}"
+        error = f"error: {root!r} gave no answer for {_PATIENCE_S:.0f} s: {why}\n"
+    print(report, end="", flush=True)
+    print(error, end="", file=sys.stderr)
+    return status
 
 
 def examine(root: str) -> None:
@@ -103,7 +110,8 @@ def examine(root: str) -> None:
     memory = machine.cache_memory()
     choices["buffer_bytes"] = machine.buffer_bytes(memory)
     place = "in memory" if choices["lanes"] == machine.lanes(True) else "elsewhere"
-    _say("data", f"{some}{count:,} {kind}, {_size(nbytes)}")
+    number = f"{some}{count:,} {kind.removesuffix('s' * (count == 1))}"
+    _say("data", f"{number}, {'about ' * (count > _SIZED)}{_size(nbytes)}")
     _say("file system", mount_of(os.path.realpath(catalog.file_path(0))) or "unknown")
     _say("O_DIRECT", direct)
     _say("io_uring", f"does not work: {ring}" if ring else "works")
@@ -139,9 +147,12 @@ def _find(path: bytes) -> tuple[str, Catalog, int, str]:
         return call, Catalog.from_names([], [], path), 0, ""
     if os.path.isdir(path):
         return _find_below(path, call)
-    if not os.path.lexists(path):
+    try:
+        with named():
+            os.stat(path)
+    except FileNotFoundError:
         what = f"{root!r} does not exist; a URL begins with {'://, '.join(SCHEMES)}://"
-        raise ValueError(what)
+        raise ValueError(what) from None
     if os.path.isfile(path) and (reader := _container(path)):
         return f"{reader}={root!r}", Catalog.from_names([path], [0]), 1, ""
     catalog = CatalogFile(path).catalog()
@@ -168,10 +179,12 @@ def _find_below(path: bytes, call: str) -> tuple[str, Catalog, int, str]:
             f"{shown!r} has only directories in directories; give one of them" if classes else what
         )
         raise ValueError(what if files or classes else f"{shown!r} is empty")
-    images = chosen_by()[0](found)
-    if not images:
-        images, pattern = _usual(b"", found)
-        call += f", file_filters={pattern!r}"
+    if not (images := chosen_by()[0](found)):
+        images, pattern = _usual(os.path.join(path, b"*"), found)
+        if reader := _container(os.path.join(path, images[0])):
+            call = f"{reader}=glob.glob({pattern!r})"
+        else:
+            call += f", file_filters={os.path.basename(pattern)!r}"
     catalog = Catalog.from_names(images, range(len(images)), path)
     return call, catalog, len(images) * len(classes) // listed, some
 
@@ -196,8 +209,8 @@ def _list(path: bytes, until: float) -> tuple[list[bytes], list[bytes]]:
 
 def _usual(path: bytes, names: list[bytes]) -> tuple[list[bytes], str]:
     """Return the names with the most common extension, and their pattern."""
-    ends = Counter(os.path.splitext(it)[1] for it in names if not it.endswith(b".idx"))
-    end = max(ends, key=ends.__getitem__, default=b".")
+    ends = Counter(os.path.splitext(it)[1] for it in names)
+    end = max(ends, key=lambda it: (it != b".idx", ends[it]), default=b".")
     return [it for it in names if it.endswith(end)], os.fsdecode(os.path.join(path, b"*" + end))
 
 
@@ -208,7 +221,8 @@ def _size(nbytes: float) -> str:
 
 def _advise(case: str) -> None:
     gain, option = _ADVICE[case]
-    _say("expect", f"{gain}: samples read, not decoded, compared with DALI's reader")
+    limit = "nothing where decoding or the model is the limit"
+    _say("expect", f"compared with DALI's reader, samples read, not decoded: {gain}; {limit}")
     _say("worth a try", option)
 
 
@@ -220,4 +234,5 @@ if __name__ == "__main__":
     try:
         examine(sys.argv[1])
     except (BackendUnavailable, OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
