@@ -123,7 +123,7 @@ def test_compare_reads_a_mounted_folder(container, user, data):
     for name in read:
         assert f"verifying {name}: the same as fn.readers.file" in done.stderr
         (round_,) = legs[name]["rounds"]
-        assert round_["samples"] % IMAGES == 0 < round_["samples"]  # whole epochs for some seconds
+        assert round_["samples"] >= IMAGES  # for some seconds
     assert "libxnvme" in legs["xnvme-file"]["skipped"]
 
 
@@ -134,7 +134,7 @@ def test_demo_makes_its_images_and_compares_the_legs(container, user):
     written = container.root / "tmp" / "demo"
     assert owner(written / "pictures" / "train") == USERS[0]
     hot = json.loads((written / "demo.json").read_text())["hot"]["legs"]
-    for name in ("dali", "dali-nommap", "python-file"):
+    for name in ("dali", "dali-nommap", "no-options"):
         assert len(hot[name]["rounds"]) == 1
     assert "Left out: S3: " in done.stdout
     assert "Traceback" not in done.stderr
