@@ -83,7 +83,7 @@ WORKLOADS = {
         batch=24,
         seconds=0.04755,  # on a B200
         length=322_957,  # files of 180 KB
-        files=2016,
+        files=8064,
         legs=_workers(0, 2, 4) | _workers(2, 4, reader_classname=_BYTES) | _readers(),
     ),
     "cosmoflow": Workload(
