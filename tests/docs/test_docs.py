@@ -70,7 +70,7 @@ def test_every_python_snippet_is_known_to_a_test():
         "docs/loaders.md": 2,
         "docs/more-readers.md": 1,
         "docs/object-store.md": 2,
-        "docs/observability.md": 4,
+        "docs/observability.md": 3,
         "docs/older-code.md": 2,
         "docs/other-formats.md": 1,
         "docs/resume.md": 1,
