@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,6 @@ from PIL import Image
 
 from dali_storage import readers
 from dali_storage.cli.index import main as make_indexes
-from dali_storage.contract.reader import Reader
-from dali_storage.testing import ReaderTests
 from tests.kit import manifests
 from tests.kit.containers import index_by_wds2idx, write_tar
 from tests.kit.dali import pipeline_of
@@ -61,27 +60,24 @@ def contents_of(data):
     return [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
 
 
-class TestTheBackendOfItsPage(ReaderTests):
-    def open(self, catalog):
-        names = {}
-        exec(snippets("docs/write-a-backend.md", "python")[0], names)
-        return names["PreadReader"](catalog)
+names = {}
+PREAD, USE, ZIP, USE_ZIP, *BACKEND_TESTS = snippets("docs/write-a-backend.md", "python")
+for code in PREAD, ZIP, *BACKEND_TESTS:
+    exec(code, names)
+TestPread, TestZip = names["TestPread"], names["TestZip"]
 
 
 def test_the_backend_of_its_page_has_at_most_40_lines():
-    assert len(snippets("docs/write-a-backend.md", "python")[0].splitlines()) <= 40
+    assert len(PREAD.splitlines()) <= 40
 
 
-def test_the_backend_of_its_page_needs_no_packaging(run, data, tmp_path):
-    backend, pipeline, _ = snippets("docs/write-a-backend.md", "python")
+def test_the_backends_of_their_page_need_no_packaging(run, data, tmp_path):
+    with zipfile.ZipFile(run.data / "train.zip", "w") as archive:
+        for path in sorted(data.rglob("*.jpg")):
+            archive.write(path, path.relative_to(data))
     show = "print([bytes(data.at(i)) for i in range(64)], len(labels))"
-    assert run(backend, pipeline, show, cwd=tmp_path) == f"{contents_of(data)[:64]} 64\n"
-
-
-def test_the_tests_of_the_page_of_the_backend_are_collected():
-    names = {"PreadReader": Reader}
-    exec(snippets("docs/write-a-backend.md", "python")[2], names)
-    assert issubclass(names["TestPread"], ReaderTests)
+    both = run(PREAD, USE, show, ZIP, USE_ZIP, show, cwd=tmp_path)
+    assert both == 2 * f"{contents_of(data)[:64]} 64\n"
 
 
 def test_the_snippets_of_older_code_are_read_by_dali_storage(run, tmp_path):
