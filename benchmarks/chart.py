@@ -36,7 +36,8 @@ def _at(x: float) -> float:
 
 def _shapes(gains: list[tuple[str, list[float]]], text: str, line: str) -> Iterator[str]:
     foot = _ROW * (len(gains) + 1) + 8
-    yield f'<text x="8" y="18" fill="{text}" font-weight="bold">read, not decoded, but for the last</text>'
+    head = "read, not decoded, but for the last"
+    yield f'<text x="8" y="18" fill="{text}" font-weight="bold">{head}</text>'
     for tick in _TICKS:
         colour, width = (_DALIS, 3) if tick == 1 else (line, 1)
         x = f"{_at(tick):.1f}"
@@ -53,8 +54,8 @@ def _shapes(gains: list[tuple[str, list[float]]], text: str, line: str) -> Itera
             path = f"M{last:.1f} {y + 8}H{_at(ends[1]):.1f}"
             yield f'<path d="{path}" stroke="{_OURS}" stroke-width="3"/>'
         said = " to ".join(f"{end:g}" for end in ends) + "x"
-        x = max(_at(1), *map(_at, ends)) + 6
-        yield f'<text x="{x:.1f}" y="{y + 13}" fill="{text}">{said}</text>'
+        end = max(_at(1), *map(_at, ends)) + 6
+        yield f'<text x="{end:.1f}" y="{y + 13}" fill="{text}">{said}</text>'
 
 
 def drawing(page: str, text: str, line: str) -> str:

@@ -31,7 +31,7 @@ from dali_storage.samples.discovery import from_directory
 from .environment import usable_cores
 from .workload import DIRECTORY, SUFFIXES, find
 
-IMAGES = 2000
+IMAGES = 1000
 CLASSES = 10
 CONTAINERS = 10
 SMALLEST_BYTES = 40_000

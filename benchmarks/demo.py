@@ -31,7 +31,6 @@ from .workload import (
 
 DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 _PICTURES = os.path.join(DIRECTORY, "pictures")
-_IMAGES = 1000
 _DISK_BYTES = 160 << 20  # for 95 MB of pictures
 _ROUNDS, _SECONDS = 3, 1.0  # all is done in two minutes
 _PLAIN = ("dali", "dali-nommap", "no-options")
@@ -186,10 +185,10 @@ class _Demo:
 def _make_pictures() -> None:
     for unfinished in glob.glob(os.path.join(_PICTURES, ".making-*")):  # by one that was killed
         shutil.rmtree(unfinished)
-    step = f"{_IMAGES} images in {os.path.abspath(_PICTURES)}"
+    step = f"{dataset.IMAGES} images in {os.path.abspath(_PICTURES)}"
     try:
-        with _step(step), bar(step, _IMAGES) as tick:
-            dataset.make(_PICTURES, tick, _IMAGES)
+        with _step(step), bar(step, dataset.IMAGES) as tick:
+            dataset.make(_PICTURES, tick, dataset.IMAGES)
     except OSError as error:
         raise BadInputError(f"demo: cannot make {step}: {summarize_error(error)}") from error
 

@@ -21,8 +21,8 @@ from tests.kit.process import started, wait_until
 
 DEMO = """
 import sys
-from benchmarks import demo
-demo._IMAGES = 40
+from benchmarks import dataset
+dataset.IMAGES = 40
 import benchmark
 sys.exit(benchmark.main(["demo", "--seconds", "0", "--batchsize", "8", *sys.argv[1:]]))
 """
