@@ -32,7 +32,7 @@ from dali_storage.samples.discovery import from_directory
 from .environment import usable_cores
 from .workload import DIRECTORY, SUFFIXES, find
 
-IMAGES = 1000
+IMAGES = 2000
 CLASSES = 10
 CONTAINERS = 10
 SMALLEST_BYTES = 40_000

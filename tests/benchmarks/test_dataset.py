@@ -52,7 +52,7 @@ def test_the_demo_deletes_no_file_of_the_user(tmp_path, monkeypatch, bench):
     monkeypatch.chdir(tmp_path)
     done = bench("demo")
     assert done.status == 2
-    message = f"demo: cannot make 1000 images in {tmp_path}/demo/pictures: FileExistsError: there "
+    message = f"demo: cannot make 2000 images in {tmp_path}/demo/pictures: FileExistsError: there "
     assert f"{message}are other files than those of the demo: demo/pictures/train" in done.err
     assert mine.read_text() == "mine"
 
