@@ -3,7 +3,6 @@
 Import `readers` explicitly (`from dali_storage import readers`): it needs DALI, the rest does not.
 """
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .contract._types import Buffer, IntArray
@@ -26,6 +25,7 @@ from .observing.signals import report, report_on
 from .observing.statistics import ReaderStatistics, StageTimes
 from .observing.statistics import metrics as _metrics
 from .ranks import shard
+from .runtime import version as _version
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
@@ -63,10 +63,7 @@ __all__ = [
     "statistics",
 ]
 
-try:
-    __version__ = version("dali-storage")
-except PackageNotFoundError:
-    __version__ = "unknown"  # of a checkout without installation
+__version__ = _version.VERSION
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:

@@ -28,8 +28,8 @@ from ..samples.discovery import chosen_by
 from ..samples.finding import from_store
 from ..samples.index_file import CatalogFile
 from ..samples.locations import location
-from .doctor import print_wrapped
 from .index import kind_of
+from .table import print_wrapped
 
 _UNITS = {"bytes": 0, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _PATIENCE_S, _LISTING_S, _SIZED = 20.0, 2.0, 1000

@@ -20,21 +20,19 @@ import argparse
 import json
 import math
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeAlias
 
-from bmap_tools import console
-
-from .. import __version__
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..runtime import machine
+from ..runtime.version import VERSION
+from . import data
+from .table import print_table
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -61,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "data", nargs="?", metavar="DATA", help="a directory, URL, container or index"
     )
-    parser.add_argument("--version", action="version", version=f"dali_storage {__version__}")
+    parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     words = sys.argv[1:] if arguments is None else arguments
     word = "".join(words[:1])
@@ -72,8 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.data is not None:
         if given.json:
             parser.error("--json is for the machine; leave out DATA")
-        from . import data  # which imports this module
-
         return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
@@ -82,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
-        _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
+        print_table(["backend", "works", "why not", "what to do"], _rows(backends))
         if devices:
             headings = ["device", "works", "backends", "kind", "why not", "what to do"]
             order = "name", "works", "backends", "kind", "reason", "remedy"
-            _print_table(headings, _rows([{key: it[key] for key in order} for it in devices]))
-        _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
+            print_table(headings, _rows([{key: it[key] for key in order} for it in devices]))
+        print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
         known = (memory := _memory())["page_cache"] is not None
         print(_MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
         print(
@@ -191,27 +187,3 @@ def _cell(value: bool | str | list[str] | None) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(value) if isinstance(value, list) else value or ""
-
-
-def _print_table(headings: list[str], rows: list[list[str]]) -> None:
-    """Print a table that can be copied: a line per name, the last two columns in lines below."""
-    lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for names, *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
-        for name in names.split(", "):
-            *first, last = name, *cells
-            start = "".join(f"{it:<{width}}  " for it, width in zip(first, widths, strict=False))
-            print_wrapped(start, last)
-        for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
-            if text:
-                print_wrapped(f"    {heading}: ", text)
-    print()
-
-
-def print_wrapped(start: str, text: str) -> None:
-    """Print a text after `start`, in its column, as far as words fit in a terminal's width."""
-    room = max(shutil.get_terminal_size().columns - len(start), 20)
-    wrapper = textwrap.TextWrapper(room, break_long_words=False, break_on_hyphens=False)
-    for line in wrapper.wrap(text) or [""]:
-        console.print_result((start + line).rstrip())
-        start = " " * len(start)

@@ -21,8 +21,8 @@ from typing import Any
 
 from bmap_tools import console
 
-from .. import __version__
 from ..proof.result import Check
+from ..runtime.version import VERSION
 from ..samples.locations import location
 from . import index_samples
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks: list[Check] = []
     failed, error = 0, None
     about = {"root": None, "backend": given.backend, "options": dict(given.option)}
-    about |= {"seed": given.seed, "dali_storage": __version__, "dali": None}
+    about |= {"seed": given.seed, "dali_storage": VERSION, "dali": None}
     about["python"] = platform.python_version()
     try:
         for check in _compare(given, about):
@@ -105,7 +105,7 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     from ..proof.subject import Subject
 
     location("ROOT", given.root)  # refuses a URL with a password before it is shown
-    about |= {"root": given.root, "dali": nvidia.dali.__version__}
+    about |= {"root": given.root, "dali": nvidia.dali.VERSION}
     filters = {name: getattr(given, name) for name in index_samples.FILTERS}
     filters = {name: value for name, value in filters.items() if value}
     subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
