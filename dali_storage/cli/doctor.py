@@ -26,13 +26,14 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeAlias
 
+from bmap_tools import console
+
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..runtime import machine
 from ..runtime.version import VERSION
 from . import data
-from .table import print_table
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -46,7 +47,7 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print tables, JSON, or how data would be read. Returns the exit status."""
+    """Print rows, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage",
         usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA\n"
@@ -56,41 +57,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="commands:\n" + "".join(f"  {it:<16} {_COMMANDS[it]}\n" for it in _COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "data", nargs="?", metavar="DATA", help="a directory, URL, container or index"
-    )
+    what = "a directory, URL, container or index"
+    parser.add_argument("data", nargs="?", metavar="DATA", help=what)
     parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
     word = "".join(words[:1])
     near = get_close_matches(word, _COMMANDS, 1)
     if near and "/" not in word and not os.path.lexists(word):
         parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
     given = parser.parse_args(words)
+    if given.data is not None and given.json:
+        parser.error("--json is not for DATA; leave out one of them")
     if given.data is not None:
-        if given.json:
-            parser.error("--json is for the machine; leave out DATA")
         return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
+    parts = {"backends": backends, "devices": devices, "dali": dali}
     if given.json:
-        parts = {"backends": backends, "devices": devices, "dali": dali}
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
-        print_table(["backend", "works", "why not", "what to do"], _rows(backends))
-        if devices:
-            headings = ["device", "works", "backends", "kind", "why not", "what to do"]
-            order = "name", "works", "backends", "kind", "reason", "remedy"
-            print_table(headings, _rows([{key: it[key] for key in order} for it in devices]))
-        print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
+        for heading, verdicts in parts.items():
+            _print(heading, verdicts)
         known = (memory := _memory())["page_cache"] is not None
-        print(_MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
-        print(
-            "processors: {used} (affinity: {affinity}, CPU quota: {quota})".format_map(
-                {name: count or "none" for name, count in _processors().items()}
-            )
-        )
+        console.print_row("memory", _MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
+        counts = {name: count or "none" for name, count in _processors().items()}
+        what = "{used} (affinity: {affinity}, CPU quota: {quota})"
+        console.print_row("processors", what.format_map(counts))
     return 0 if any(backend["works"] for backend in backends) else 1
 
 
@@ -140,11 +134,10 @@ def examine_dali() -> list[Verdict]:
 
 
 _MEMORY = (
-    "memory: {page_cache:,} bytes for the page cache; python-file reads data sets\n"
-    "  larger than {data_set:,} bytes partly around it; buffer_bytes of a\n"
-    "  reader is {buffer_bytes:,}"
+    "{page_cache:,} bytes for the page cache; python-file reads data sets larger than "
+    "{data_set:,} bytes partly around it; buffer_bytes of a reader is {buffer_bytes:,}"
 )
-_UNKNOWN_MEMORY = "memory: unknown; python-file reads all data sets through the page cache"
+_UNKNOWN_MEMORY = "unknown; python-file reads all data sets through the page cache"
 
 
 def _processors() -> dict[str, int | None]:
@@ -173,17 +166,18 @@ def _outcome(problem: BackendUnavailable | None) -> Verdict:
     return {"works": False, "reason": str(problem.reason), "remedy": str(problem.remedy) or None}
 
 
-def _rows(verdicts: list[Verdict]) -> list[list[str]]:
-    """Return the cells of a table; names with the same problem share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for verdict in verdicts:
-        cells = [_cell(value) for key, value in verdict.items() if key != "name"]
-        name = verdict["name"]
-        rows.setdefault((*cells, name if verdict["works"] else ""), []).append(name)
-    return [[", ".join(names), *cells] for (*cells, _), names in rows.items()]
-
-
-def _cell(value: bool | str | list[str] | None) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(value) if isinstance(value, list) else value or ""
+def _print(heading: str, verdicts: list[Verdict]) -> None:
+    """Print a row for each verdict; names with the same problem share one."""
+    rows: dict[str, list[str]] = {}
+    for it in verdicts:
+        since = it.get("since") and f"since DALI {it['since']}"
+        about = ", ".join(filter(None, (it.get("kind"), since, *it.get("backends", ()))))
+        name = it["name"] + (f" ({about})" if about else "")
+        why = "; ".join(filter(None, (it["reason"], it["remedy"])))
+        rows.setdefault(why or name, []).append(name)
+    console.print_result(f"{heading}:")
+    for why, names in rows.items():
+        works = why == names[0]
+        shown = why if works else f"{', '.join(names)}: {why}"
+        console.print_row("works" if works else "does not work", shown)
+    print()

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -63,19 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if file != targets.setdefault(target := _target(file, given.output), file):
             what = f"{targets[target]!r} and {file!r} share the index {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
-    failed, done, made = 0, 0, dict[str, str]()
+    failed = done = 0
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
             try:
-                made[target] = write(file, target, tick, done)
+                write(file, target, tick, done)
+                print(f"{target!r}: the index of {file!r}")
             except (OSError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
             done += _size(file)
-    for kind, count in Counter(made.values()).items():
-        first = next(target for target in made if made[target] == kind)
-        what = f"{first!r}: the index of a {kind}"
-        print(f"{what} file" + (f", and {count - 1:,} more" if count > 1 else ""))
     return 1 if failed else 0
 
 
@@ -113,10 +109,8 @@ def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.Argum
     return given, parser
 
 
-def write(file: str, target: str, tick: Tick, done: int = 0) -> str:
+def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
-
-    Returns the kind of the file.
 
     Raises:
         ValueError: the file is not a container of a known kind, or is damaged.
@@ -125,7 +119,6 @@ def write(file: str, target: str, tick: Tick, done: int = 0) -> str:
     kind = kind_of(file)
     with replacing(target) as index:  # opened first: an index may take minutes
         index.writelines(kind.lines(os.fsencode(file), lambda position: tick(done + position)))
-    return kind.name
 
 
 def kind_of(file: str) -> Kind:

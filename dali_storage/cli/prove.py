@@ -26,6 +26,8 @@ from ..runtime.version import VERSION
 from ..samples.locations import location
 from . import index_samples
 
+_HEADER = "{root!r} by readers.file, {backend}, options {options}, and by DALI {dali}:"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table, or JSON. Returns the exit status."""
@@ -38,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for check in _compare(given, about):
             if not (checks or given.json):
-                options = about["options"] or ""
-                ours = f"{about['root']!r} by readers.file ({about['backend']}) {options}".rstrip()
-                _print([f"{ours} and by DALI {about['dali']}:"])
+                _print([_HEADER.format_map(about)])
             checks.append(check)
             if not given.json:
                 _print_check(check)
@@ -57,12 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif failed:
         print(f"error: {error}", file=sys.stderr)
     else:
-        bad = sum(bool(it.differences) for it in checks)
-        skipped = sum(not it.samples for it in checks)
-        verdict = (
-            f"{bad} of {len(checks)} checks DIFFER" if bad else "all that was compared is equal"
-        )
-        _print([f"verdict: {verdict}" + (f"; {skipped} not compared" if skipped else "")])
+        skipped = f"; {n} checks not made" if (n := sum(not it.samples for it in checks)) else ""
+        _print([f"verdict: {'all that was compared is equal' if equal else 'NOT EQUAL'}{skipped}"])
     return failed or int(not equal)
 
 

@@ -80,8 +80,7 @@ class Catalog:
         return builder.build(root)
 
     def __repr__(self) -> str:
-        what = f"{self.delivered:,} samples in {self.file_count:,} files"
-        return f"<Catalog: {what} of {os.fsdecode(self.root)!r}>"
+        return f"<Catalog: {self.delivered:,} samples of {os.fsdecode(self.root)!r}>"
 
     def __len__(self) -> int:
         return self.file_count if self.ranges is None else len(self.ranges)

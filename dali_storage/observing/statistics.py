@@ -16,7 +16,6 @@ from .activity import Activities, SlowBatch
 
 _NS = 1e-9  # seconds
 _FEWEST = 20  # batches: the first ones are never ready
-_PARTS = "p50", "p95", "p99", "max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +117,13 @@ class ReaderStatistics:
             return "the storage keeps up: if the loop is slow, look at decoding and the model"
         return f"the storage is the bottleneck{' at times' * (self.ready > self.depth / 5)}"
 
-    @property
-    def delivered(self) -> str:
-        """The deliveries in a line, for reports."""
-        what = f"{self.batches:,} batches, {self.bytes:,} bytes, waited {self.wait_seconds:.1f} s"
-        return f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"
-
     def __repr__(self) -> str:
-        lines = [self.delivered]
-        if self.times:
-            ms = "".join(f"{part + ' ms':>10}" for part in _PARTS)
-            lines.append(f"{'stage':10}{'count':>10}{'total s':>10}{ms}")
+        what = f"{self.batches:,} batches, {self.bytes:,} bytes, waited {self.wait_seconds:.1f} s"
+        heads = "count", "total s", "p50 ms", "p95 ms", "p99 ms", "max ms"
+        lines = [f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"]
+        lines.append("stage     " + "".join(f"{it:>10}" for it in heads))
         for name, it in self.times.items():
-            ms = "".join(f"{1e3 * getattr(it, part):>10.2f}" for part in _PARTS)
+            ms = "".join(f"{1e3 * s:>10.2f}" for s in (it.p50, it.p95, it.p99, it.max))
             lines.append(f"{name:10}{it.count:>10,}{it.total:>10.2f}{ms}")
         lines += [f"slow: {1e3 * it.seconds:.1f} ms {it.stage} {it.name}" for it in self.slowest]
         lines += [f"{name}: {value}" for name, value in self.choices.items()]

@@ -46,18 +46,11 @@ __all__ = [
     "webdataset",
 ]
 
-_VIDEO = "readers.file reads videos, and fn.decoders.video decodes the wanted frames"
-_INSTEAD = {
-    "video": _VIDEO,
-    "video_resize": _VIDEO,
-    "fits": "convert FITS to .npy for readers.numpy, or parse it behind readers.file",
-}
-
 if not TYPE_CHECKING:  # a type checker would take any name
 
     def __getattr__(name: str) -> Any:
-        """Raise an error that says what to use instead of a reader that is only in DALI."""
+        """Raise AttributeError, which says what to use instead of `fn.readers.video`."""
         what = f"module {__name__!r} has no attribute {name!r}"
-        if name in _INSTEAD:
-            what += f": {_INSTEAD[name]}, see docs/other-formats.md"
+        if name in ("video", "video_resize"):
+            what += ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
         raise AttributeError(what, name=name, obj=sys.modules[__name__])
