@@ -41,7 +41,7 @@ Verdict: TypeAlias = dict[str, Any]
 
 _COMMANDS = {
     "check": "list the bad samples of a directory, a URL or an index",
-    "index": "make the index of containers, of a directory or URL, or of COCO annotations",
+    "index": "index containers, a directory, a URL, or annotations of COCO",
     "prove": "compare our reader with DALI's on your data",
 }
 
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m dali_storage",
         usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA\n"
         "       %(prog)s COMMAND ... (COMMAND --help)",
-        description="Show which storage backends and devices work on this machine, or how DATA "
-        "would be\nread here, and why. Nothing is written.",
-        epilog="commands:\n" + "".join(f"  {it:<16} {_COMMANDS[it]}\n" for it in _COMMANDS),
+        description="Show which storage backends and devices work on this machine,\n"
+        "or how DATA would be read here, and why. Nothing is written.",
+        epilog="commands:\n" + "".join(f"  {it:<9} {_COMMANDS[it]}\n" for it in _COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = "a directory, URL, container or index"

@@ -101,7 +101,7 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     from ..proof.subject import Subject
 
     location("ROOT", given.root)  # refuses a URL with a password before it is shown
-    about |= {"root": given.root, "dali": nvidia.dali.VERSION}
+    about |= {"root": given.root, "dali": nvidia.dali.__version__}
     filters = {name: getattr(given, name) for name in index_samples.FILTERS}
     filters = {name: value for name, value in filters.items() if value}
     subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
