@@ -8,12 +8,12 @@ import glob
 import os
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -78,24 +78,21 @@ class _Some(Catalog):
 
 def main(root: str) -> int:
     """Print what is found; errors go to stderr. Returns the exit status."""
-    timer = Timer(_PATIENCE_S, _give_up, [root])
-    timer.start()
+    # A child looks: on a file system that hangs, a call may never return, not even when killed.
+    # It has pipes of its own, for the end of ours must not depend on it.
+    command, pipe = [sys.executable, "-m", __name__, root], subprocess.PIPE
+    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
     try:
-        examine(root)
-        return 0
-    except (BackendUnavailable, OSError, ValueError) as error:
-        urls = f"; a URL begins with {'://, '.join(SCHEMES)}://"
-        print(f"error: {error}{urls * isinstance(error, FileNotFoundError)}", file=sys.stderr)
-        return 2
-    finally:
-        timer.cancel()
-
-
-def _give_up(root: str) -> None:
-    mount = mount_of(os.fsencode(os.path.abspath(root)))
-    why = "the store is slow" if "://" in root else f"it hangs, or is slow: {mount}"
-    print(f"error: {root!r} gave no answer for {_PATIENCE_S:.0f} s: {why}", file=sys.stderr)
-    os._exit(2)  # a thread in a call that hangs would keep the interpreter alive
+        report, error = child.communicate(timeout=_PATIENCE_S)
+        status = child.returncode
+    except subprocess.TimeoutExpired:
+        child.kill()
+        mount, status, report = mount_of(os.fsencode(os.path.abspath(root))), 1, ""
+        why = "the store is slow" if "://" in root else f"it hangs, or is slow: {mount}"
+        error = f"error: {root!r} gave no answer for {_PATIENCE_S:.0f} s: {why}\n"
+    print(report, end="", flush=True)
+    print(error, end="", file=sys.stderr)
+    return status
 
 
 def examine(root: str) -> None:
@@ -146,17 +143,18 @@ def examine(root: str) -> None:
 
 def _containers(path: bytes) -> tuple[str, Catalog] | None:
     """Return the call for tars, TFRecord or LMDB files at a path, and their catalog, if any."""
-    given, files = repr(os.fsdecode(path)), [b""]
+    given, files = repr(os.fsdecode(path)), [path]
     if os.path.isdir(path):
         ends = dict[bytes, list[bytes]]()
         for name in _Sampled(path).files(b""):
             if not name.endswith((b".idx", b"lock.mdb")):
-                ends.setdefault(re.findall(rb"\.[A-Za-z]+$|$", name)[0], []).append(name)
+                end = re.findall(rb"\.[A-Za-z]+$|$", name)[0]
+                ends.setdefault(end, []).append(join_path(path, name))
         end, files = max(ends.items(), key=lambda it: len(it[1]), default=(b"", files))
         given = f"glob.glob({os.fsdecode(os.path.join(glob.escape(path), b'*' + end))!r})"
     with suppress(OSError, ValueError):
-        kind = kind_of(os.fsdecode(join_path(path, min(files)))).name
-        return f"{_CALLS[kind]}{given}", Catalog.from_names(files, range(len(files)), path)
+        kind = kind_of(os.fsdecode(min(files))).name
+        return f"{_CALLS[kind]}{given}", Catalog.from_names(files, range(len(files)))
     return None
 
 
@@ -170,3 +168,11 @@ def _say_place(backend: Any, catalog: Catalog) -> None:
     if (memory := machine.cache_memory()) is not None:
         most = int(machine.KEPT * memory)
         print_row("page cache", f"{memory:,} bytes, of which data may fill {most:,}")
+
+
+if __name__ == "__main__":
+    try:
+        examine(sys.argv[1])
+    except (BackendUnavailable, OSError, ValueError) as error:
+        urls = f"; a URL begins with {'://, '.join(SCHEMES)}://"
+        sys.exit(f"error: {error}{urls * isinstance(error, FileNotFoundError)}")

@@ -60,7 +60,7 @@ def test_what_is_printed_is_what_a_reader_chooses(root, monkeypatch, capsys, fit
     assert found["data"] == "12 files, 60,000 bytes"
     assert found["reader"].startswith(f"readers.file(file_root='{root}')")
     assert gain in found["expect"]
-    assert set(found) >= {"file system", "O_DIRECT", "io_uring", "page cache", "worth a try"}
+    assert set(found) >= {"file system", "O_DIRECT", "io='io_uring'", "page cache", "worth a try"}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_objects_are_counted(server, monkeypatch, capsys):
 def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys):
     (root / "empty").mkdir()
     path = str(tmp_path / given)
-    assert doctor.main([path]) == 2
+    assert doctor.main([path]) == 1
     assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
 
 
@@ -143,7 +143,7 @@ def test_what_may_not_be_read_is_named(root, tmp_path, monkeypatch):
     for path in ("root", "root/class 0"):
         with as_nobody(), pytest.raises(PermissionError) as caught:
             data.examine(path)
-        assert caught.value.filename == path
+        assert caught.value.filename.rstrip("/") == path
 
 
 HANGS = """
@@ -153,7 +153,7 @@ from dali_storage.cli import data
 data._PATIENCE_S = 1
 try:
     with slow.mounted(sys.argv[1], sys.argv[1], 3600.0) as place:
-        data.main(f"{place}/c")
+        sys.exit(data.main(f"{place}/c"))
 except workload.NotHereError as reason:
     sys.exit(f"not here: {reason}")
 """
@@ -168,4 +168,4 @@ def test_a_file_system_that_does_not_answer_is_told_in_time(tmp_path):
     said = (
         f"error: '{place}/c' gave no answer for 1 s: it hangs, or is slow: fuse slow on {place}\n"
     )
-    assert (done.returncode, done.stderr) == (2, said)
+    assert (done.returncode, done.stderr) == (1, said)

@@ -56,7 +56,7 @@ def test_differences_are_printed_and_the_exit_status_is_1(root, monkeypatch, cap
     assert prove.main([root]) == 1
     printed = capsys.readouterr().out
     assert "    and 35 more" in printed
-    assert printed.endswith("verdict: NOT EQUAL\n")
+    assert "\nverdict: NOT EQUAL" in printed
 
 
 def test_filters_are_those_of_the_reader(root, capsys):
