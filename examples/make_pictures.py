@@ -19,7 +19,7 @@ parser.add_argument("--photographs", action="store_true", help="needs: pip insta
 arguments = parser.parse_args()
 
 photographs = dict.fromkeys(COLOURS)
-if arguments.photographs:  # by NASA (public domain), S. van der Walt, R. Michetti, SpaceX (CC0)
+if arguments.photographs:  # by NASA, SpaceX (public domain), S. van der Walt, R. Michetti (CC0)
     from skimage import data
 
     four = data.astronaut(), data.chelsea(), data.coffee(), data.rocket()
