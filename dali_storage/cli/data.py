@@ -39,8 +39,8 @@ _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; the
     "objects": ("about twice as many", "backend_options={'cache': '/a/local/disk'}"),
     "around": ("up to three times as many (containers: half more)", "backend='block'"),
     "waiting": ("many times as many if each request waits", "backend_options={'lanes': 32}"),
-    "files": ("a third more from disk, a tenth more from the page cache", "backend='memory'"),
-    "containers": ("half as many from the page cache", "backend_options={'io': 'mmap'}"),
+    "files": ("up to a third more from disk, a tenth from the page cache", "backend='memory'"),
+    "containers": ("only half as many from the page cache", "backend_options={'io': 'mmap'}"),
 }
 
 
