@@ -1,5 +1,7 @@
 """`python -m dali_storage DATA`: the choices of the reader, samples of many files, bad input."""
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -82,7 +84,7 @@ def test_of_many_files_some_are_listed_and_the_choice_is_that_of_all(
     assert found["direct"].endswith(direct)
 
 
-@pytest.mark.parametrize("given", ["shards", "shards/0.tar", "x.index"])
+@pytest.mark.parametrize("given", ["shards", "shards/0.tar", "numbered", "x.index"])
 def test_containers_and_indexes_are_known_by_their_content(
     given, root, tmp_path, monkeypatch, capsys
 ):
@@ -91,6 +93,11 @@ def test_containers_and_indexes_are_known_by_their_content(
     for number in range(2):
         write_tar(tmp_path / "shards" / f"{number}.tar", [("a.jpg", b"a")])
     assert index.main([*map(str, (tmp_path / "shards").glob("*.tar"))]) == 0
+    shutil.copytree(tmp_path / "shards", tmp_path / "numbered")
+    for name in ("0", "1"):
+        os.rename(
+            tmp_path / f"numbered/{name}.tar", tmp_path / f"numbered/data-0000{name}-of-00002"
+        )
     assert index.main([str(root), "-o", str(tmp_path / "x.index")]) == 0
     capsys.readouterr()
     path = str(tmp_path / given)
@@ -98,6 +105,7 @@ def test_containers_and_indexes_are_known_by_their_content(
     call, number = {
         "shards": (f"webdataset(ext=..., paths=glob.glob('{path}/*.tar'))", "2 containers, "),
         "shards/0.tar": (f"webdataset(ext=..., paths='{path}')", "1 containers, "),
+        "numbered": (f"webdataset(ext=..., paths=glob.glob('{path}/*[0-9]'))", "2 containers, "),
         "x.index": (f"file(file_root='{path}')", "12 files, "),
     }[given]
     found = rows(capsys)
