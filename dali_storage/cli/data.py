@@ -33,7 +33,7 @@ from ..samples.finding import find, locations
 from ..samples.locations import location
 from .index import kind_of
 
-_PATIENCE_S, _CLASSES, _ENTRIES, _SIZED = 30.0, 100, 1_000_000, 500
+_PATIENCE_S, _CLASSES, _ENTRIES, _SIZED = 30.0, 30, 1_000_000, 500
 _CALLS = {"tar": "webdataset(ext=..., paths=", "TFRecord": "tfrecord(path=", "LMDB": "lmdb(path="}
 _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; the option to try
     "objects": ("about twice as many", "backend_options={'cache': '/a/local/disk'}"),
