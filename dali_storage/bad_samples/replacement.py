@@ -69,8 +69,11 @@ class OnError:
         Raises:
             OSError: the record cannot be written.
         """
-        kind = Replacement if self.replace else Checked
-        return partial(Substituting, kind(catalog, self, members))
+        return partial(Substituting, self.substitute(catalog, members))
+
+    def substitute(self, catalog: Catalog, members: Members | None) -> "Checked":
+        """Make what finds bad samples of a catalog, and others. Raises as `loading()`."""
+        return (Replacement if self.replace else Checked)(catalog, self, members)
 
 
 class Checked(Substitute):

@@ -1,6 +1,6 @@
 """Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
-from ..dali import catalog, last_batch, progress, replaced, set_weights, state
+from ..dali import catalog, last_batch, progress, receipt, replaced, set_weights, state
 from .caffe import caffe
 from .caffe2 import caffe2
 from .coco import coco
@@ -34,6 +34,7 @@ __all__ = [
     "npz",
     "numpy",
     "progress",
+    "receipt",
     "records",
     "replaced",
     "sequence",

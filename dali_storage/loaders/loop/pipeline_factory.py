@@ -41,6 +41,7 @@ class PipelineFactory:
         self._checkpoint: bytes | None = None  # for the next pipeline
         self._resumed: State | None = None  # of the rest of an epoch that other ranks began
         self._changes: dict[str, list[Any]] = {}  # weights set while running the last pipeline
+        self._ledgers: dict[str, Any] = {}  # of the last pipeline
 
     @property
     def broken(self) -> bool:
@@ -134,6 +135,7 @@ class PipelineFactory:
         if batches is None or not batches.sound:
             batches = self._renew(self._checkpoint, self._resumed)
             batches.replay(self._changes)
+            batches.adopt(self._ledgers)
         if epoch is not None and not batches.epochs.reaches(epoch, batch):
             self._resumed = None
             batches = self._renew(batches.pipeline.checkpoint(), None)
@@ -200,4 +202,5 @@ class PipelineFactory:
         batches, self._batches = self._batches, None
         if batches:
             self._changes, self._tally = batches.changes, batches.tally
+            self._ledgers = batches.leave_ledgers()
             batches.close()

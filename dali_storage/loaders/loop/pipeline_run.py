@@ -96,7 +96,7 @@ class PipelineRun:
                 self.pipeline.release_outputs()
         except Exception:  # an operator's; nobody has requested its batch
             return
-        self._ahead.clear()
+        self._forget_ahead()
         self.sound = self._in_step()
 
     def take(self) -> tuple[Any, ...]:
@@ -167,6 +167,27 @@ class PipelineRun:
         """Set the weights of another run of the pipeline."""
         for name in self._sources.keys() & changes.keys():
             positions.replay(self._sources[name], changes[name])
+
+    def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
+        """See `Loader.receipt()`."""
+        return positions.receipt(self._source, len(self._ahead), epoch, source)
+
+    def leave_ledgers(self) -> dict[str, Any]:
+        """Return the ledgers of the readers, by their names, for another run of the pipeline."""
+        self._forget_ahead()
+        return {name: each.ledger for name, each in self._sources.items()}
+
+    def adopt(self, ledgers: Mapping[str, Any]) -> None:
+        """Go on with the ledgers of another run of the pipeline."""
+        for name in self._sources.keys() & ledgers.keys():
+            self._sources[name].ledger = ledgers[name]
+
+    def _forget_ahead(self) -> None:
+        """Forget the batches that DALI works on, which reach nobody."""
+        for each in self._sources.values():
+            if each.ledger is not None:
+                each.ledger.drop(len(self._ahead))
+        self._ahead.clear()
 
     @property
     def storage_seconds(self) -> float:
@@ -252,7 +273,7 @@ class PipelineRun:
         finally:
             substitute.only, self._failed_read = None, None
             self._source.position.seek(position)
-            self._ahead.clear()
+            self._forget_ahead()
         substitute.add(found)
         return bool(found)
 

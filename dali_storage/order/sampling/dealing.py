@@ -87,23 +87,42 @@ class StreamOrder:
             given, batch = rest.given, index - rest.start
         return epoch * self._stream.epoch_size + given + batch * self._wide
 
+    def turns(self, index: int) -> tuple[IntArray, IntArray]:
+        """See `SampleStream.turns_at()`: of the samples of a batch, without its padding."""
+        first = self.start(index)
+        if (left := self._left(first)) >= self._wide:
+            positions = self._run(first) + np.arange(self._batch_size)
+        else:
+            positions = first + np.arange(*self._share(left))
+        return self._stream.turns_at(positions)
+
+    def _left(self, first: int) -> int:
+        """The positions from the start of a global batch on, up to the end of its epoch."""
+        size = self._stream.epoch_size
+        return size - first % size if self._options.pad_last_batch else self._wide
+
+    def _share(self, left: int) -> tuple[int, int]:
+        """The part of this rank of the last global batch of an epoch."""
+        return left * self._rank // self._world, left * (self._rank + 1) // self._world
+
+    def _run(self, first: int) -> int:
+        """The first position of this rank in the full global batch that begins at a position."""
+        turn = (self._rank + hashed(self._stream.seed, first)) % self._world
+        return first + turn * self._batch_size
+
     def _batches(self, index: int) -> IntArray:
         """The batches from an index on: int64[n, batch_size], up to the end of its epoch."""
         first = self.start(index)
-        full, left = self._at_once, self._wide
+        full, left = self._at_once, self._left(first)
         if self._options.pad_last_batch:
-            size = self._stream.epoch_size
-            left = size - first % size
             full = min(full, left // self._wide)
         if full == 0:
-            start, stop = (left * (self._rank + more) // self._world for more in (0, 1))
+            start, stop = self._share(left)
             # A rank without a sample repeats the previous sample.
             entries = self._stream.entries(np.arange(first + min(start, stop - 1), first + stop))
             padding = np.full(self._batch_size - entries.size, entries[-1])
             return np.concatenate([entries, padding])[None]
-        starts = [first + number * self._wide for number in range(full)]
-        turns = [(self._rank + hashed(self._stream.seed, it)) % self._world for it in starts]
-        runs = np.array(starts) + np.array(turns) * self._batch_size
+        runs = np.array([self._run(first + number * self._wide) for number in range(full)])
         positions = runs[:, None] + np.arange(self._batch_size)
         return self._stream.entries(positions.ravel()).reshape(-1, self._batch_size)
 
