@@ -22,11 +22,12 @@ from bmap_tools.atomic import destination, replacing
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..receipts.dataset import compare, marks_of, stream_of, suspects
-from ..receipts.hashing import Words, above_all, hashed, shown
-from ..receipts.values import Sum, combine
+from ..receipts.hashing import above_all, hashed, shown
+from ..receipts.values import COLUMNS, Words, combine, receipt_of
 from . import reader_options
 
-_SHOWN = 5  # names, of a bucket
+_SHOWN = 5  # names of a row
+_OF_ALL = "source", "epoch", "rank"  # None in the receipt of a data set
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,15 +58,17 @@ def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
     made = reader_options.described(given)
     with replacing(given.output) as file:
-        catalog, rows, _, found = _hashed(made, given.bytes)
-        mode, total = "bytes" if given.bytes else "samples", Sum.zero().plus(*found)
-        same = dict.fromkeys(("source", "epoch", "rank"))
-        made["receipt"] = total.receipt(mode=mode, dataset=catalog.checksum(), **same)
+        catalog, rows, _, hashes = _hashed(made, given.bytes)
+        table, nothing = np.zeros((256, COLUMNS), np.uint64), np.zeros(len(rows), np.uint64)
+        np.add.at(table, hashes[:, 0] % 256, np.column_stack([nothing + 1, nothing, hashes]))
+        mode, whole = "bytes" if given.bytes else "samples", dict.fromkeys(_OF_ALL)
+        receipt = receipt_of(table, mode=mode, dataset=catalog.checksum(), **whole)
+        made["receipt"] = receipt
         sizes = rows[:, 1 :: 3 if given.bytes else 1]
         made["sizes"] = base64.b64encode(zlib.compress(sizes.astype("<u8").tobytes())).decode()
         file.write(json.dumps(made, indent=1).encode())
-    what = f"{total.count:,} samples, {int(sizes.sum()):,} bytes"
-    console.print_result(f"{given.output!r}: {what}, {mode}: {total.total:032x}")
+    what = f"{len(rows):,} samples, {int(sizes.sum()):,} bytes"
+    console.print_result(f"{given.output!r}: {what}, {mode}: {receipt['sum']}")
     return 0
 
 
@@ -79,14 +82,14 @@ def _compare(given: argparse.Namespace) -> int:
     console.print_result(verdict)
     if complete:
         return 0
-    catalog, rows, above, (keys, _) = _hashed(made, hashes=False)
+    catalog, rows, above, hashes = _hashed(made, hashes=False)
     then = np.frombuffer(zlib.decompress(base64.b64decode(made["sizes"])), "<u8")
     if (count := made["receipt"]["count"]) != len(rows):
         console.print_result(f"the data set has changed: {count:,} samples then, {len(rows):,} now")
     elif (changed := (then.reshape(rows[:, 1:].shape) != rows[:, 1:]).any(1)).any():
         for sample in np.flatnonzero(changed).tolist():
             console.print_result(f"its size has changed: {shown(catalog, sample, above)}")
-    for kind, samples in suspects(made["receipt"], epoch, keys):
+    for kind, samples in suspects(made["receipt"], epoch, hashes[:, 0]):
         some = ", ".join(shown(catalog, it, above) for it in samples[:_SHOWN].tolist())
         among = f", among {samples.size:,} names" * (samples.size != 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
@@ -101,7 +104,7 @@ def _loaded(path: str) -> Any:
             raise ValueError(f"{path!r} is not JSON: {error}") from None
 
 
-def _hashed(made: dict[str, Any], hashes: bool) -> tuple[Catalog, Any, int, tuple[Words, Words]]:
+def _hashed(made: dict[str, Any], hashes: bool) -> tuple[Catalog, Any, int, Words]:
     """Return the samples of a reader, the marks of all, the path above, and `hashing.hashed()`."""
     opening, found = reader_options.opening_of(made["reader"], made["arguments"]), list[Words]()
     with closing(stream_of(opening, hashes)) as stream:
@@ -111,6 +114,5 @@ def _hashed(made: dict[str, Any], hashes: bool) -> tuple[Catalog, Any, int, tupl
             for part in marks_of(stream):
                 found.append(part)
                 tick(int(part[0, 0]))
-    parts = [hashed(catalog, part, above) for part in found]
-    keys, whole = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return catalog, np.concatenate(found), above, (keys, whole)
+    parts = [hashed(catalog, part, [above] * len(part)) for part in found]
+    return catalog, np.concatenate(found), above, np.concatenate(parts)

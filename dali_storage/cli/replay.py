@@ -1,9 +1,9 @@
 """`python -m dali_storage replay STATE [PATH ...] --step N`: which samples had a step of a run?
 
 STATE is JSON of `readers.state()`, taken at any time of the run. PATH, or --reader and --argument,
-name the samples and any order other than DALI's, as in the run; without them, numbers are printed.
-Each line has the rank, the number and the name of a sample, before bad ones are replaced. With
-`--name NAME`, each has a step after STATE, the rank and the number, in two epochs.
+name the samples, and any order other than DALI's, as in the run. Each line has the rank, the number
+and the name of a sample, before bad ones are replaced. With `--name NAME`, each has a step after
+STATE, the rank and the number, in two epochs.
 """
 
 import argparse
@@ -19,10 +19,8 @@ from bmap_tools import console
 
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
-from ..order import OrderOptions
 from ..order.resuming.history import Run
 from ..order.resuming.state import SavedPositions, read_state
-from ..order.sequence import Order
 from . import reader_options
 
 _EPOCHS = 2  # that are searched
@@ -57,40 +55,24 @@ def _print(given: argparse.Namespace) -> None:
         raise ValueError(f"--step must be at least 0, not {given.step}")
     for rank in _ranks(run, given.step, given.rank):
         for sample in run.batch(given.step, rank).tolist():
-            name = "" if catalog is None else os.fsdecode(catalog.name(sample * catalog.pieces))
-            where = "" if catalog is None else catalog.where(sample * catalog.pieces)
-            console.print_result("  ".join(filter(None, [f"{rank}", f"{sample}", name, where])))
+            piece = sample * catalog.pieces
+            name, where = os.fsdecode(catalog.name(piece)), catalog.where(piece)
+            console.print_result("  ".join([f"{rank}", f"{sample}", name, where]).rstrip())
 
 
-def _run(state: Any, given: argparse.Namespace) -> tuple[Run, Catalog | None]:
-    """Return the run of a state, and the samples if the user has named them."""
-    what = f"{given.state!r} is not a state of readers.state()"
-    made = reader_options.described(given)
-    if not made["arguments"]:
-        saved, options = read_state(what, state, dealt=False)
-        if saved["stream"] != "DALI's":
-            raise ValueError(f"the order is {saved['stream']}; give the reader's samples and order")
-        size = saved["samples"]
-
-        def make(options: OrderOptions, batch_size: int, rest: Any) -> Any:
-            order = Order if rest is None else rest.order
-            return order(size, batch_size, options, None)
-
-        return Run(_seeded(saved), options, size, make), None
-    catalog, reader, ordering = reader_options.opening_of(made["reader"], made["arguments"]).open()
+def _run(state: Any, given: argparse.Namespace) -> tuple[Run, Catalog]:
+    """Return the run of a state, and its samples."""
+    opening = reader_options.opening_of(**reader_options.described(given))
+    catalog, reader, ordering = opening.open()
     reader.close()
+    what = f"{given.state!r} is not a state of readers.state()"
     saved, options = read_state(what, state, ordering.dealt)
+    if saved["seed"] is None:
+        raise ValueError(f"{given.state!r} has no common seed: each rank used its pipeline's")
     # Refuses other samples, and another order.
     SavedPositions(given.state, catalog, options, 1, True, ordering).read_state(state)
     ordering.replay(saved["changes"])
-    size = ordering.epoch_size
-    return Run(_seeded(saved), options, size, ordering.make, ordering.dealt), catalog
-
-
-def _seeded(saved: dict[str, Any]) -> dict[str, Any]:
-    if saved["seed"] is None:
-        raise ValueError("the state has no common seed: each rank used its pipeline's")
-    return saved
+    return Run(saved, options, ordering), catalog
 
 
 def _ranks(run: Run, step: int, rank: int | None) -> Sequence[int]:
@@ -100,10 +82,8 @@ def _ranks(run: Run, step: int, rank: int | None) -> Sequence[int]:
     return every if rank is None else [rank]
 
 
-def _search(run: Run, catalog: Catalog | None, name: str, rank: int | None) -> None:
+def _search(run: Run, catalog: Catalog, name: str, rank: int | None) -> None:
     """Print the next steps of a file, from the state on, in two epochs."""
-    if catalog is None:
-        raise ValueError("--name needs the samples: give PATH, or --reader and --argument")
     files = catalog.files(np.arange(len(catalog)))
     wanted = np.flatnonzero(files == _file(catalog, os.fsencode(name))) // catalog.pieces
     for step in range(run.step, run.step + _EPOCHS * run.rounds):

@@ -1,6 +1,6 @@
 """The receipt of a data set, and its comparison with that of an epoch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,18 +9,15 @@ import numpy as np
 
 from ..bad_samples.replacement import OnError
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
 from ..contract.views import Contents, Views
 from ..order import OrderOptions
 from ..order.ordering import Ordering
-from ..reading.opening import Members, Opening
+from ..reading.opening import Opening
 from ..reading.source import BatchStream
-from .hashing import HashedLoading, Hashing, Words, marks
-from .values import Receipt, bucket, read
+from .hashing import HashedLoading, marks
+from .values import Receipt, Words, table_of
 
 _BATCH = 64
-_SHOWN = 5
-_KINDS = {-1: "missing", 0: "changed", 1: "too many"}
 
 
 class _Sizes(HashedLoading):
@@ -29,24 +26,15 @@ class _Sizes(HashedLoading):
     def _read(
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, list[Contents]]:
-        ranges = self._catalog.ranges
-        sizes = (
-            self.reader.sizes(pieces, lane)
-            if ranges is None
-            else ranges.sizes[pieces].astype(np.int64)
-        )
+        whole = self._catalog.ranges is None
+        sizes = self.reader.sizes(pieces, lane) if whole else np.zeros_like(pieces)
         views = Views(np.empty(0, np.uint8), sizes, sizes)
         return sizes, [marks(self._catalog, samples, views, hashes=False)]
 
 
-class _Sizing(Hashing):
-    def loading(self, catalog: Catalog, members: Members) -> Callable[..., HashedLoading]:
-        return partial(_Sizes, False, self.on_error.substitute(catalog, members))
-
-
 def stream_of(opening: Opening, hashes: bool) -> BatchStream:
     """Open the samples of a data set, for `marks_of()`; the caller closes the stream."""
-    handling = (Hashing if hashes else _Sizing)(OnError(), hashes)
+    handling = OnError(kind=partial(HashedLoading if hashes else _Sizes, hashes))
     listed: dict[str, Any] = {"order": OrderOptions(), "ordering": Ordering}
     stream = BatchStream("receipt", replace(opening, on_error=handling, **listed))
     stream.configure(batch_size=_BATCH, seed=None, checkpointing=False)
@@ -68,48 +56,43 @@ def compare(dataset: Receipt, epoch: Receipt) -> tuple[bool, str]:
     Raises:
         ValueError: a receipt is damaged, or they are of different modes.
     """
-    (whole, here), (given, its) = read(dataset), read(epoch)
-    if whole["mode"] != given["mode"]:
-        make = "with --bytes" if given["mode"] == "bytes" else "without --bytes"
-        what = f"the data set's is {whole['mode']!r}, the epoch's {given['mode']!r}"
+    tables = table_of(dataset), table_of(epoch)
+    mode, count = epoch["mode"], dataset["count"]
+    if dataset["mode"] != mode:
+        make = "with --bytes" if mode == "bytes" else "without --bytes"
+        what = f"the data set's is {dataset['mode']!r}, the epoch's {mode!r}"
         raise ValueError(f"modes differ: {what}; make the first one {make}")
-    of = "" if given["source"] is None else f" of {given['source']!r}"
-    what, many = f"epoch {given['epoch']}{of}", f"{here.count:,} samples"
-    once, content = f"{what} has each of {many} exactly once", "sizes"
-    content += " and bytes" * (given["mode"] == "bytes")
-    if here.total == its.total and not its.replaced:
+    what = f"epoch {epoch['epoch']}"
+    what += "" if epoch["source"] is None else f" of {epoch['source']!r}"
+    content = "sizes and bytes" if mode == "bytes" else "sizes"
+    once = f"{what} has each of {count:,} samples exactly once"
+    here, its = (table.sum(axis=0) for table in tables)
+    if (here == its).all():
         return True, f"{once}, with the same {content}"
-    if len(here.table) > len(its.table):  # without buckets
-        here = replace(here, table=here.table.sum(0, np.uint32, keepdims=True))
-    if np.array_equal(here.table[:, :2], its.table[:, :2]):
-        bad, some = len(its.replaced), ", ".join(its.replaced[:_SHOWN])
-        return False, f"{once}, but " + (
-            f"{bad:,} bad samples were replaced: {some}" if bad else f"other {content}"
-        )
-    apart = here.count - its.count
-    how = f"{apart:,} missing" if apart > 0 else f"{-apart:,} too many"
-    how = how if apart else "others in place of some"
-    return False, f"{what} is not complete: {its.count:,} of {many}, {how}"
+    if (here[[0, 2]] == its[[0, 2]]).all():
+        bad = epoch["replaced"]
+        but = f"{bad:,} bad ones were replaced" if bad else f"with other {content}"
+        return False, f"{once}, but {but}"
+    less = count - epoch["count"]
+    how = f"{abs(less):,} {'missing' if less > 0 else 'too many'}" if less else "others than these"
+    return False, f"{what} is not complete: {epoch['count']:,} of {count:,} samples, {how}"
 
 
 def suspects(dataset: Receipt, epoch: Receipt, keys: Words) -> Iterator[tuple[str, IntArray]]:
     """Find what may be missing, too many, or changed: the word, and samples of the data set.
 
-    `keys` are the low words of the samples' keys' hashes: uint64[n]. A single sample is found
-    exactly; otherwise all in the same bucket are returned.
+    `keys` are the halves of the samples' keys' hashes: uint64[n]. Where one sample of a row of the
+    tables is missing or too many, it is found exactly; otherwise all samples of the row may be.
     """
-    (_, here), (_, its) = read(dataset), read(epoch)
-    if here.table.shape != its.table.shape:
+    here, its = table_of(dataset), table_of(epoch)
+    if here.shape != its.shape:
         return
-    differs = (its.table - here.table).view(np.int32)
-    buckets, high = bucket(keys, len(differs)), (keys >> np.uint64(32)).astype(np.uint32)
-    for number in np.flatnonzero(differs.any(axis=1)).tolist():
-        count, key, _ = differs[number].tolist()
-        members = np.flatnonzero(buckets == number)
-        kind = _KINDS[(count > 0) - (count < 0)]
-        if count == 0 and key:
-            kind = "missing and too many"
-        elif abs(count) == 1:
-            exact = members[(high[members].view(np.int32) * np.int32(count)) == key]
-            members = exact if exact.size else members
-        yield kind, members
+    differs, rows = its - here, keys % np.uint64(len(here))
+    for row in np.flatnonzero(differs.any(axis=1)).tolist():
+        count, replaced, key = differs[row, :3].view(np.int64).tolist()
+        members = np.flatnonzero(rows == row)
+        kind = "missing" if count < 0 else "too many" if count else "missing and too many"
+        if not count and not key:
+            kind = "replaced" if replaced else "changed"
+        exact = members[keys[members].view(np.int64) * np.int64(count or 1) == key]
+        yield kind, exact if exact.size else members

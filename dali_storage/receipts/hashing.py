@@ -3,23 +3,18 @@
 The *key* of a sample has, for each of its pieces, its name, a zero byte and its start in the file.
 The hash of a sample is that of its key, followed by the size of each piece and, with "bytes", the
 hash of the piece's bytes. Numbers are little-endian, of 64 bits, and hashes in xxhash's canonical
-form.
-
-A name is the path below the directory that all files of the data set, or of a source of a mixture,
-share: so it is the same wherever the data set is mounted.
+form. A name is the path below the directory that all files of the data set, or of a source of a
+mixture, share: so it is the same wherever the data set is mounted.
 """
 
 import importlib
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias, cast
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
-from ..bad_samples.replacement import OnError, Substituting
+from ..bad_samples.replacement import Substituting
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
@@ -27,9 +22,7 @@ from ..contract.format import Format, Wanted
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
 from ..reading.loading import LoadedBatch
-from ..reading.opening import Members
-
-Words: TypeAlias = npt.NDArray[np.uint64]
+from .values import Words
 
 
 def xxhash() -> Any:
@@ -58,23 +51,23 @@ def marks(catalog: Catalog, samples: IntArray, views: Views, hashes: bool) -> Wo
     return np.hstack([numbers, pieces.reshape(samples.size, -1)])
 
 
-def hashed(catalog: Catalog, its_marks: Words, above: int) -> tuple[Words, Words]:
-    """Return the low words of the keys' hashes, uint64[n], and the samples' hashes, uint64[n, 2].
+def hashed(catalog: Catalog, its_marks: Words, above: Iterable[int]) -> Words:
+    """Return of each sample the hash of its key, half of it, and its own, low half first.
 
-    `above`: the length of the path above all names. The low words come first.
+    uint64[n, 3]. `above`: the length of the path above the names of each sample.
     """
     digest, samples, step = xxhash().xxh3_128_digest, its_marks[:, 0].view(np.int64), catalog.pieces
-    pieces = catalog.pieces_of(samples)
-    starts = catalog.starts(pieces).astype("<i8").view("V8").tolist()
-    names = catalog.file_names(catalog.files(pieces))
-    keys = [name[above:] + b"\0" + start for name, start in zip(names, starts, strict=True)]
-    if step > 1:
-        keys = [b"".join(keys[at : at + step]) for at in range(0, len(keys), step)]
+    pieces, keys = catalog.pieces_of(samples), [b""] * samples.size
+    starts = catalog.starts(pieces).astype("<i8").view("V8").reshape(-1, step)
+    names = np.array(catalog.file_names(catalog.files(pieces)), object).reshape(-1, step)
+    for piece in range(step):
+        parts = zip(keys, names[:, piece], above, starts[:, piece].tolist(), strict=True)
+        keys = [key + name[cut:] + b"\0" + start for key, name, cut, start in parts]
     rows = np.ascontiguousarray(its_marks[:, 1:])
-    ends = rows.view(f"V{8 * rows.shape[1]}").ravel().tolist()
-    both = [[*map(digest, keys)], [digest(key + end) for key, end in zip(keys, ends, strict=True)]]
-    words = np.frombuffer(b"".join(both[0] + both[1]), ">u8").astype(np.uint64).reshape(2, -1, 2)
-    return words[0, :, 1], words[1, :, ::-1]
+    ends = rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel().tolist()
+    found = [*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))]
+    words = np.frombuffer(b"".join(found), ">u8").astype(np.uint64).reshape(2, -1, 2)
+    return np.column_stack([words[0, :, 1], words[1, :, ::-1]])
 
 
 def above_all(catalog: Catalog, samples: IntArray) -> int:
@@ -82,7 +75,7 @@ def above_all(catalog: Catalog, samples: IntArray) -> int:
     files = catalog.files(catalog.pieces_of(samples))
     names, starts = np.frombuffer(catalog.names, np.uint8), catalog.offsets[:-1][files]
     shared = catalog.file_name(int(files[0]))[: int((catalog.offsets[1:][files] - starts).min())]
-    for at, byte in enumerate(shared):  # of class directories in a root, not more than of a name
+    for at, byte in enumerate(shared):  # class directories in a root soon differ
         if (names[starts + at] != byte).any():
             return shared[:at].rfind(b"/") + 1
     return shared.rfind(b"/") + 1
@@ -93,23 +86,6 @@ def shown(catalog: Catalog, sample: int, above: int) -> str:
     piece = sample * catalog.pieces
     name = os.fsdecode(catalog.name(piece)[above:])
     return name if catalog.ranges is None else f"{name} at {int(catalog.ranges.starts[piece])}"
-
-
-@dataclass(frozen=True, slots=True)
-class Hashing:
-    """The handling of bad samples, and the hashes of all; see `reading.opening.Handling`."""
-
-    on_error: OnError
-    hashes: bool
-
-    @property
-    def replace(self) -> bool:
-        """See `Handling`."""
-        return self.on_error.replace
-
-    def loading(self, catalog: Catalog, members: Members) -> Callable[..., "HashedLoading"]:
-        """See `Handling`."""
-        return partial(HashedLoading, self.hashes, self.on_error.substitute(catalog, members))
 
 
 class HashedLoading(Substituting):

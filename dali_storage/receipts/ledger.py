@@ -1,13 +1,11 @@
 """The ledger of a stream: adds up what has reached the user, several batches at once."""
 
-from __future__ import annotations
-
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,15 +16,12 @@ from ..order.sampling.ordering import StreamOrdering
 from ..order.shards import Shards, rounds
 from ..reading.loading import LoadedBatch
 from ..reading.source import BatchStream
-from .hashing import Hashing, Words, above_all, hashed, shown, xxhash
-from .values import Receipt, Sum, read
+from .hashing import HashedLoading, above_all, hashed, xxhash
+from .values import COLUMNS, Receipt, Words, receipt_of, table_of
 
 _STEP = 16  # batches that are added at once
 _HELD = 64  # batches that an iterator may hold; see `reading.position`
-_MOST = 16  # sources with buckets
-
-Key: TypeAlias = tuple[int, int]
-"""The number of a source (0 if there is one), and its *turn*: an epoch or, in a stream, a pass."""
+_MOST = 16  # sources with a table of 256 rows
 
 
 class _Now(NamedTuple):
@@ -34,12 +29,13 @@ class _Now(NamedTuple):
 
     Attributes:
         given: position, samples and `hashing.marks()` of the last batches, not added yet.
-        sums: of each turn; of each source at most the last two.
+        tables: see `receipt_of()`; by the number of the source (0 if there is one), and its *turn*,
+            an epoch or, in a stream, a pass. Of each source the last two.
         place: the position of the last batch that was added.
     """
 
     given: deque[tuple[int, IntArray, Words]]
-    sums: Mapping[Key, Sum]
+    tables: Mapping[tuple[int, int], Words]
     place: int
 
 
@@ -55,11 +51,12 @@ def receipt_plugs(mode: Any, about: Mapping[str, Any], device: str, padded: Any)
     if mode == "bytes" and device == "gpu":
         raise ValueError("receipt='bytes' needs batches in host memory; use device='cpu'")
     if not padded:
-        otherwise = "otherwise an epoch begins within a batch"
-        raise ValueError(f"receipt needs pad_last_batch=True; {otherwise}")
+        why = "otherwise an epoch begins within a batch"
+        raise ValueError(f"receipt needs pad_last_batch=True; {why}")
     xxhash()
-    hashing = Hashing(bad_sample_options(about, device), mode == "bytes")
-    return {"on_error": hashing, "ledger": partial(Ledger, mode)}
+    loading = partial(HashedLoading, mode == "bytes")
+    on_error = replace(bad_sample_options(about, device), kind=loading)
+    return {"on_error": on_error, "ledger": partial(Ledger, mode)}
 
 
 class Ledger:
@@ -87,115 +84,106 @@ class Ledger:
 
     def drop(self, pending: int) -> None:
         """Forget the last batches, which never reach the user."""
-        given, _, _ = self._now
-        for _ in range(min(pending, len(given))):
-            given.pop()
+        for _ in range(min(pending, len(self._now.given))):
+            self._now.given.pop()
 
     def receipt(
         self, stream: BatchStream, pending: int, epoch: int | None = None, source: Any = None
     ) -> Receipt:
         """Return the receipt of a turn; see `readers.receipt()`, also for the errors."""
         self._add(stream, pending)
-        names, latest = _names(stream), self._latest()
+        names = _names(stream)
         if source not in names:
             raise ValueError(f"{stream}: source must be one of {names!r:.200}, not {source!r}")
         number = names.index(source)
-        turn = latest.get(number, self._epoch(stream)) if epoch is None else epoch
-        if turn < (least := max(0, latest.get(number, 0) - 1)):
-            what = f"epoch must be at least {least}, not {epoch!r}"
+        latest = max([turn for its, turn in self._now.tables if its == number], default=0)
+        turn = latest if epoch is None else epoch
+        if turn < max(0, latest - 1):
+            what = f"epoch must be {latest - 1} or {latest}, not {epoch!r}"
             raise ValueError(f"{stream}: {what}: the receipts of earlier ones are forgotten")
-        return self._of(stream, (number, turn))
+        return self._of(stream, number, turn)
 
     def saved(self, stream: BatchStream, pending: int) -> list[Receipt]:
         """Return the receipts for a state or a checkpoint."""
         self._add(stream, pending)
-        return [self._of(stream, key) for key in sorted(self._now.sums)]
+        return [self._of(stream, *key) for key in sorted(self._now.tables)]
 
     def begin(self, stream: BatchStream, saved: Any) -> None:
         """Begin at the position of the stream, with the receipts of a state; None: it has none.
 
-        Raises:
-            ValueError: there are none within an epoch; one is damaged, or of another data set, mode
-                or rank.
-        """
-        position, dealt = stream.position.next, stream.open().ordering.dealt
-        rest = stream.rest is not None and position < stream.rest.stop
-        if saved is None and (position if dealt else rest or position % _rounds(stream)):
-            raise ValueError(
-                f"{stream}: the state has no receipt of the samples before it, because receipt= "
-                "was not given when it was saved: resume without receipt="
-            )
-        sums, names, rank = dict[Key, Sum](), _names(stream), _rank(stream)
-        for each in saved or ():
-            receipt, its = read(each, f"{stream}: the state has no receipt of this reader")
-            here = {"mode": self._mode, "dataset": _dataset(stream)}
-            here |= {"rank": rank, "source": receipt["source"]}
-            if receipt["rank"] is None:
-                here["rank"] = None
-            if receipt["source"] not in names:
-                here["source"] = names
-            for name, value in here.items():
-                if receipt[name] != value:
-                    had = f"the receipt in the state has {name}={receipt[name]!r}"
-                    joined = "; save receipts.join() of the states of all ranks" * (name == "rank")
-                    raise ValueError(f"{stream}: {had}, but this reader has {value!r:.200}{joined}")
-            if receipt["rank"] is not None or stream.options.shard_id == 0:
-                sums[names.index(receipt["source"]), receipt["epoch"]] = its
-        self._now = _Now(deque(), sums, position - 1)
+        Those of all ranks go on in rank 0.
 
-    def _of(self, stream: BatchStream, key: Key) -> Receipt:
-        names = _names(stream)
-        return self._now.sums.get(key, _zero(names)).receipt(
+        Raises:
+            ValueError: there are none within an epoch; or one is damaged, or of another mode or
+                rank.
+        """
+        position, rest, rank = stream.position.next, stream.rest, _rank(stream)
+        within = position % _rounds(stream) or (rest is not None and position < rest.stop)
+        if saved is None and (position if stream.open().ordering.dealt else within):
+            why = "it was saved by a reader without receipt=; resume without"
+            raise ValueError(f"{stream}: the state has no receipt of the samples before: {why}")
+        tables, names = dict[tuple[int, int], Words](), _names(stream)
+        for each in saved or ():
+            table = table_of(each, f"{stream}: the state has no receipt of such a reader")
+            if each["mode"] != self._mode:
+                what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"
+                raise ValueError(f"{stream}: the state was made with {what}")
+            if each["rank"] not in (None, rank):
+                what = "the state has the receipt of rank {} of {}".format(*each["rank"])
+                remedy = "save receipts.join() of the states of all ranks"
+                raise ValueError(f"{stream}: {what}, not of this one: {remedy}")
+            if each["rank"] or stream.options.shard_id == 0:
+                tables[names.index(each["source"]), each["epoch"]] = table
+        if not stream.open().ordering.dealt:
+            tables.setdefault((0, position // _rounds(stream)), _empty(names))
+        self._now = _Now(deque(), tables, position - 1)
+
+    def _of(self, stream: BatchStream, number: int, turn: int) -> Receipt:
+        names, catalog = _names(stream), stream.open().catalog
+        return receipt_of(
+            self._now.tables.get((number, turn), _empty(names)),
             mode=self._mode,
-            dataset=_dataset(stream),
-            source=names[key[0]],
-            epoch=key[1],
+            dataset=catalog.knowing(catalog.checksum()).checksum(),
+            source=names[number],
+            epoch=turn,
             rank=_rank(stream),
         )
 
-    def _latest(self) -> dict[int, int]:
-        return dict(sorted(self._now.sums))
-
-    def _epoch(self, stream: BatchStream) -> int:
-        dealt = stream.open().ordering.dealt
-        return 0 if dealt else (self._now.place + 1) // _rounds(stream)
-
     def _add(self, stream: BatchStream, pending: int) -> None:
         """Add all batches but the last ones."""
-        given, sums, place = self._now
+        given, tables, place = self._now
         entries = [*islice(given, max(0, len(given) - pending))]
         if not entries:
             return
         catalog, _, ordering = stream.open()
         order = cast("StreamOrder", stream.batches()) if ordering.dealt else None
-        sums, number = dict(sums), len(_names(stream))
         if (first := entries[0][0]) <= place:  # the user has gone back to the start of an epoch
             epoch = first // _rounds(stream)
-            sums = {key: sums[key] for key in sums if order is None and key[1] < epoch}
-        columns = list[tuple[IntArray, IntArray]]()
-        for position, _, _ in entries:
-            columns.append(_turns(stream, position) if order is None else order.turns(position))
-        sources, turns = (np.concatenate(each) for each in zip(*columns, strict=True))
-        real = [turns.size for _, turns in columns]
-        samples = np.concatenate([it[1][:n] for it, n in zip(entries, real, strict=True)])
-        its_marks = np.concatenate([it[2][:n] for it, n in zip(entries, real, strict=True)])
-        instead = samples != its_marks[:, 0].view(np.int64)
-        which, inverse = np.unique(turns * number + sources, return_inverse=True)
-        for at, (turn, source) in enumerate(divmod(it, number) for it in which.tolist()):
-            chosen = np.flatnonzero(inverse == at)
-            above = self._length_above(stream, source)
-            keys, hashes = hashed(catalog, its_marks[chosen], above)
-            hashes = np.where(instead[chosen, None], np.uint64(0), hashes)
-            bad = its_marks[chosen[instead[chosen]], 0].tolist()
-            names = [shown(catalog, it, above) for it in bad]
-            before = sums.get((source, turn), _zero(_names(stream)))
-            after = before.plus(keys, hashes)
-            sums[source, turn] = replace(after, replaced=(*before.replaced, *names))
-        if order is None:  # also of an epoch that has no sample for this rank
-            sums.setdefault((0, entries[-1][0] // _rounds(stream)), _zero([None]))
-        latest = dict(sorted(sums))
-        sums = {key: its for key, its in sums.items() if key[1] >= latest[key[0]] - 1}
-        self._now = _Now(deque(islice(given, len(entries), None)), sums, entries[-1][0])
+            tables = {key: tables[key] for key in tables if order is None and key[1] < epoch}
+        found = [
+            _turns(stream, position) if order is None else order.turns(position)
+            for position, _, _ in entries
+        ]
+        sources, turns = (np.concatenate(each) for each in zip(*found, strict=True))
+        real = [each.size for _, each in found]
+        samples = np.concatenate([it[:n] for (_, it, _), n in zip(entries, real, strict=True)])
+        its_marks = np.concatenate([it[:n] for (_, _, it), n in zip(entries, real, strict=True)])
+        names = _names(stream)
+        above = [self._length_above(stream, it) for it in sources.tolist()]
+        hashes = hashed(catalog, its_marks, above)
+        instead = its_marks[:, 0].view(np.int64) != samples
+        hashes[instead, 1:] = 0
+        which, inverse = np.unique(turns * len(names) + sources, return_inverse=True)
+        keys = [divmod(it, len(names))[::-1] for it in which.tolist()]
+        if order is None:  # also an epoch that has no sample for this rank
+            keys += {(0, it // _rounds(stream)) for it, _, _ in entries} - {*keys}
+        more = np.stack([tables.get(key, _empty(names)) for key in keys])
+        columns = np.column_stack([np.ones_like(turns), instead, hashes]).astype(np.uint64)
+        np.add.at(more, (inverse, hashes[:, 0] % np.uint64(more.shape[1])), columns)
+        tables = {**tables, **dict(zip(keys, more, strict=True))}
+        latest = dict(sorted(tables))
+        tables = {key: tables[key] for key in tables if key[1] >= latest[key[0]] - 1}
+        self._now = _Now(deque(islice(given, len(entries), None)), tables, entries[-1][0])
 
     def _length_above(self, stream: BatchStream, source: int) -> int:
         if source not in self._above:
@@ -237,10 +225,5 @@ def _rank(stream: BatchStream) -> list[int] | None:
     return None if world == 1 else [stream.options.shard_id, world]
 
 
-def _dataset(stream: BatchStream) -> int:
-    catalog = stream.open().catalog
-    return catalog.knowing(catalog.checksum()).checksum()
-
-
-def _zero(names: Sequence[Any]) -> Sum:
-    return Sum.zero(256 if len(names) <= _MOST else 1)
+def _empty(names: list[Any]) -> Words:
+    return np.zeros((256 if len(names) <= _MOST else 1, COLUMNS), np.uint64)

@@ -7,17 +7,15 @@ source      its name or label in a mixture; None: there is one source
 epoch       the epoch or, in a stream with passes, the pass; None: the data set's own receipt
 rank        the rank that it is of, and the number of ranks; None: all ranks, or the data set
 count       samples delivered, without padding
-sum         the sum of the samples' hashes modulo 2**128, in hexadecimal; 0 for replaced samples
-buckets     base64 of <u4[buckets, 3], by the low byte of the key's hash: count, and the sums modulo
-            2**32 of the keys' (bits 32 to 63) and of the samples' hashes (bits 0 to 31)
-replaced    the names of the bad samples that others were delivered for
+replaced    those of them that are bad, and others were delivered for
+sum         the sums of both halves of the samples' hashes, modulo 2**64, in hexadecimal
+table       base64 of deflated <u8[256, 5] (with many sources <u8[1, 5]), by the low byte of the
+            keys' hashes: the sums of counts, replaced, keys' hashes, and both halves of the hashes
 """
 
-from __future__ import annotations
-
 import base64
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,64 +24,30 @@ import numpy.typing as npt
 from ..order.resuming.state import require_entries
 
 Receipt: TypeAlias = dict[str, Any]
+Words: TypeAlias = npt.NDArray[np.uint64]
 
 VERSION = 1
+COLUMNS = 5
 
 _NONE = type(None)
 _KINDS: dict[str, tuple[type, ...]] = {
     "version": (int,), "mode": (str,), "dataset": (int,), "source": (str, int, _NONE),
-    "epoch": (int, _NONE), "rank": (list, _NONE), "count": (int,), "sum": (str,),
-    "buckets": (str,), "replaced": (list,),
+    "epoch": (int, _NONE), "rank": (list, _NONE), "count": (int,), "replaced": (int,),
+    "sum": (str,), "table": (str,),
 }  # fmt: skip
 _SAME = {"mode": "modes", "dataset": "data sets", "source": "sources", "epoch": "epochs"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sum:
-    """The sums of a receipt: `sum`, `buckets` and `replaced`. Never changed."""
-
-    total: int
-    table: npt.NDArray[np.uint32]
-    replaced: tuple[str, ...] = ()
-
-    @classmethod
-    def zero(cls, buckets: int = 256) -> Sum:
-        """Return the sums of no sample; `buckets` is 256 or 1."""
-        return cls(0, np.zeros((buckets, 3), np.uint32))
-
-    def plus(self, keys: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> Sum:
-        """Add samples: the low words of their keys' hashes, and their hashes: uint64[n, 2]."""
-        limbs = hashes.astype("<u8").view("<u4").reshape(-1, 4)
-        more = sum(it << 32 * at for at, it in enumerate(limbs.sum(0, np.uint64).tolist()))
-        columns = np.ones(keys.size, np.uint32), (keys >> np.uint64(32)).astype(np.uint32)
-        table = self.table.copy()
-        np.add.at(table, bucket(keys, len(table)), np.stack([*columns, limbs[:, 0]], 1))
-        return replace(self, total=(self.total + more) % 2**128, table=table)
-
-    def __add__(self, other: Sum) -> Sum:
-        """Add the sums of other samples."""
-        total = (self.total + other.total) % 2**128
-        return Sum(total, self.table + other.table, self.replaced + other.replaced)
-
-    @property
-    def count(self) -> int:
-        """The number of samples."""
-        return int(self.table[:, 0].sum(dtype=np.int64))
-
-    def receipt(self, **others: Any) -> Receipt:
-        """Return the receipt; the `others` are the entries before `count`."""
-        packed = base64.b64encode(self.table.astype("<u4").tobytes()).decode()
-        named = {"count": self.count, "sum": f"{self.total:032x}", "buckets": packed}
-        return {"version": VERSION, **others, **named, "replaced": [*self.replaced]}
+def receipt_of(table: Words, **others: Any) -> Receipt:
+    """Make a receipt of its table; the `others` are the entries before `count`."""
+    count, replaced, _, low, high = table.sum(axis=0).tolist()
+    packed = base64.b64encode(zlib.compress(table.astype("<u8").tobytes())).decode()
+    named = {"count": count, "replaced": replaced, "sum": f"{high:016x}{low:016x}"}
+    return {"version": VERSION, **others, **named, "table": packed}
 
 
-def bucket(keys: npt.NDArray[np.uint64], buckets: int) -> npt.NDArray[np.intp]:
-    """Return the bucket of each sample by the low word of the hash of its key: intp[n]."""
-    return (keys % np.uint64(buckets)).astype(np.intp)
-
-
-def read(receipt: Any, what: str = "not a receipt") -> tuple[Receipt, Sum]:
-    """Check a receipt, and return its sums; an error begins with `what`.
+def table_of(receipt: Any, what: str = "not a receipt") -> Words:
+    """Check a receipt, and return its table: uint64[256 or 1, 5]; an error begins with `what`.
 
     Raises:
         ValueError: the receipt is damaged, or of another version.
@@ -95,16 +59,14 @@ def read(receipt: Any, what: str = "not a receipt") -> tuple[Receipt, Sum]:
         raise ValueError(f"{what}: {versions}")
     require_entries(what, receipt, _KINDS)
     try:
-        table = np.frombuffer(base64.b64decode(receipt["buckets"]), "<u4").reshape(-1, 3)
-        found = Sum(int(receipt["sum"], 16), table, tuple(receipt["replaced"]))
-    except ValueError as error:
+        packed = zlib.decompress(base64.b64decode(receipt["table"]))
+        table = np.frombuffer(packed, "<u8").astype(np.uint64).reshape(-1, COLUMNS)
+    except (ValueError, zlib.error) as error:
         raise ValueError(f"{what}: it is damaged: {error}") from None
-    low = int(table[:, 2].sum(dtype=np.int64))
-    if (found.count, low % 2**32) != (receipt["count"], found.total % 2**32):
-        raise ValueError(f"{what}: it is damaged: its buckets are not those of its count and sum")
-    if receipt["mode"] not in ("samples", "bytes") or len(table) not in (1, 256):
-        raise ValueError(f"{what}: it is damaged: its mode or buckets are unknown")
-    return dict(receipt), found
+    same = receipt_of(table)
+    if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
+        raise ValueError(f"{what}: it is damaged: its table has another count or sum")
+    return table
 
 
 def combine(*receipts: Mapping[str, Any]) -> Receipt:
@@ -114,38 +76,34 @@ def combine(*receipts: Mapping[str, Any]) -> Receipt:
         ValueError: there are none; one is damaged; one rank is given twice; or they are of
             different data sets, modes, versions, sources or epochs.
     """
-    if not receipts:
-        raise ValueError("combine() needs the receipt of at least one rank")
-    (first, total), *others = [read(it) for it in receipts]
-    for other, its in others:
+    tables = [table_of(it) for it in receipts]
+    for other in receipts:
         for name, words in _SAME.items():
-            if first[name] != other[name]:
+            if receipts[0][name] != other[name]:
                 what = f"receipts of different {words} cannot be combined"
-                raise ValueError(f"{what}: {name} is {first[name]!r} and {other[name]!r}")
-        total += its
+                raise ValueError(f"{what}: {name} is {receipts[0][name]!r} and {other[name]!r}")
     ranks = [str(it["rank"]) for it in receipts]
-    if len({*ranks}) < len(ranks):
-        raise ValueError(f"each rank must be given once, not {', '.join(ranks)}")
-    same = {name: first[name] for name in _SAME}
-    return total.receipt(**same, rank=None)
+    if not ranks or len({*ranks}) < len(ranks):
+        raise ValueError(f"the receipt of each rank must be given once, not of {ranks}")
+    total: Words = np.sum(tables, axis=0, dtype=np.uint64)
+    return receipt_of(total, **{name: receipts[0][name] for name in _SAME}, rank=None)
 
 
 def join(*states: Mapping[str, Any]) -> dict[str, Any]:
     """Make one state of `readers.state()` of all ranks, each rank once: with all their receipts.
 
     Raises:
-        ValueError: there are none, one has no receipt, they are of different positions, or as
+        ValueError: there are none; one has no receipt; they are of different positions; or as
             `combine()`.
     """
-    if not states:
-        raise ValueError("join() needs the state of at least one rank")
     parts = dict[tuple[Any, Any], list[Receipt]]()
     for state in states:
         if state.get("receipt") is None:
             raise ValueError("a state has no receipt: create the reader with receipt=")
-        if differs := [it for it in state if it != "receipt" and state[it] != states[0].get(it)]:
-            what = f"{differs[0]} is {states[0].get(differs[0])!r} and {state[differs[0]]!r}"
-            raise ValueError(f"the states are not of one position: {what}")
+        for name in state.keys() - {"receipt"}:
+            if state[name] != states[0].get(name):
+                what = f"{name} is {states[0].get(name)!r} and {state[name]!r}"
+                raise ValueError(f"the states are not of one position: {what}")
         for each in state["receipt"]:
             parts.setdefault((each["source"], each["epoch"]), []).append(each)
     return {**states[0], "receipt": [combine(*each) for each in parts.values()]}

@@ -7,33 +7,16 @@ epoch), the number of ranks and the batch size. It is empty if an earlier state 
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 from ...contract._types import IntArray
 from ..options import OrderOptions
-from ..ordering import Remainder
+from ..ordering import Ordering
 from ..sequence import Batches
 from .resume import Rest, StreamRest
-
-
-class Segment(NamedTuple):
-    """A part of a run.
-
-    Attributes:
-        step: the first step.
-        position: its position in the streams of the ranks.
-        rest: the rest of an epoch that others have begun, or None.
-        world: the number of ranks.
-        batch_size: their batch size.
-    """
-
-    step: int
-    position: int
-    rest: Rest | None
-    world: int
-    batch_size: int
 
 
 def resumed(saved: Mapping[str, Any], world: int, batch_size: int) -> list[list[int]]:
@@ -60,22 +43,12 @@ class Run:
     """The steps of a run, up to its state and beyond.
 
     Attributes:
-        segments: the parts of the run.
         step: the step at the state.
         rounds: the steps of a whole epoch after it.
     """
 
-    def __init__(
-        self,
-        state: Mapping[str, Any],
-        options: OrderOptions,
-        size: int,
-        make: Callable[[OrderOptions, int, Remainder | None], Batches],
-        dealt: bool = False,
-    ) -> None:
-        """Read the history of a checked `state`; `make` is `Ordering.make()`.
-
-        `options` and `size` are those of the order and of an epoch; `dealt` as in `Ordering`.
+    def __init__(self, state: Mapping[str, Any], options: OrderOptions, ordering: Ordering) -> None:
+        """Read the history of a checked `state`; `options` are those of DALI's order.
 
         Raises:
             ValueError: the state has no history, or its run went back to an earlier epoch.
@@ -83,42 +56,46 @@ class Run:
         if not state["history"]:
             what = "was made by an older release, or goes on from such a state"
             raise ValueError(f"the state has no history: it {what}; its steps are unknown")
-        self._options, self._make = options, make
+        self._options, self._ordering = options, ordering
         self._orders = dict[tuple[int, int], Batches]()
-        self.segments, self.step = list[Segment](), 0
+        # First steps; and the places where the segments begin, as rests of epochs.
+        self._steps, self._begun = list[int](), list[Rest]()
+        self.step = 0
         now = [state[name] for name in ("epoch", "given", "num_shards")]
-        ends = [*state["history"][1:], now]
-        for begin, end in zip(state["history"], ends, strict=True):
-            world, batch_size = begin[3:]
-            first, last = (
-                (StreamRest if dealt else Rest)(
-                    size=size, began=replace(options, num_shards=began), epoch=epoch, given=given,
-                    world=world, batch_size=batch_size,
-                )
-                for epoch, given, began in (begin[:3], end[:3])
-            )  # fmt: skip
-            rest = None if first.same is not None else first
-            positions = [it.start if it.same is None else it.same for it in (first, last)]
-            self.segments.append(Segment(self.step, positions[0], rest, world, batch_size))
-            self.step += positions[1] - positions[0]
-            if positions[1] < positions[0]:
+        for begin, end in pairwise([*state["history"], now]):
+            here = self._place(begin[:3], *begin[3:])
+            self._steps.append(self.step)
+            self._begun.append(here)
+            more = _position(self._place(end[:3], *begin[3:])) - _position(here)
+            if more < 0:
                 raise ValueError("the run went back to an earlier epoch; its steps are unknown")
+            self.step, self.rounds = self.step + more, here.rounds
 
-        self.rounds = last.rounds
+    def _place(self, place: list[int], world: int, batch_size: int) -> Rest:
+        epoch, given, began = place
+        return (StreamRest if self._ordering.dealt else Rest)(
+            size=self._ordering.epoch_size,
+            began=replace(self._options, num_shards=began),
+            epoch=epoch,
+            given=given,
+            world=world,
+            batch_size=batch_size,
+        )
 
     def ranks(self, step: int) -> int:
         """Return the number of ranks in a step."""
-        return self._segment(step)[1].world
+        return self._begun[bisect_right(self._steps, step) - 1].world
 
     def batch(self, step: int, rank: int) -> IntArray:
-        """Return the samples of a step and rank, with padding, and with bad ones: int64[n]."""
-        number, segment = self._segment(step)
+        """Return the samples of a step and rank, with padding: int64[batch_size]."""
+        number = bisect_right(self._steps, step) - 1
+        begun = self._begun[number]
         if (number, rank) not in self._orders:
-            options = replace(self._options, num_shards=segment.world, shard_id=rank)
-            order = self._make(options, segment.batch_size, segment.rest)
-            self._orders[number, rank] = order
-        return self._orders[number, rank].batch(segment.position + step - segment.step)
+            options = replace(self._options, num_shards=begun.world, shard_id=rank)
+            rest = begun if begun.same is None else None
+            self._orders[number, rank] = self._ordering.make(options, begun.batch_size, rest)
+        return self._orders[number, rank].batch(_position(begun) + step - self._steps[number])
 
-    def _segment(self, step: int) -> tuple[int, Segment]:
-        number = bisect_right([it.step for it in self.segments], step) - 1
-        return number, self.segments[number]
+
+def _position(begun: Rest) -> int:
+    return begun.start if begun.same is None else begun.same
