@@ -27,7 +27,7 @@ from ..receipts.values import COLUMNS, Words, combine, receipt_of
 from . import reader_options
 
 _SHOWN = 5  # names of a row
-_OF_ALL = "source", "epoch", "rank"  # None in the receipt of a data set
+_OF_ALL = "source", "epoch", "shard"  # None in the receipt of a data set
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

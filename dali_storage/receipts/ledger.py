@@ -117,7 +117,7 @@ class Ledger:
             ValueError: there are none within an epoch; or one is damaged, or of another mode or
                 rank.
         """
-        position, rest, rank = stream.position.next, stream.rest, _rank(stream)
+        position, rest, shard = stream.position.next, stream.rest, _shard(stream)
         within = position % _rounds(stream) or (rest is not None and position < rest.stop)
         if saved is None and (position if stream.open().ordering.dealt else within):
             why = "it was saved by a reader without receipt=; resume without"
@@ -128,11 +128,11 @@ class Ledger:
             if each["mode"] != self._mode:
                 what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"
                 raise ValueError(f"{stream}: the state was made with {what}")
-            if each["rank"] not in (None, rank):
-                what = "the state has the receipt of rank {} of {}".format(*each["rank"])
+            if each["shard"] not in (None, shard):
+                what = "the state has the receipt of rank {} of {}".format(*each["shard"])
                 remedy = "save receipts.join() of the states of all ranks"
                 raise ValueError(f"{stream}: {what}, not of this one: {remedy}")
-            if each["rank"] or stream.options.shard_id == 0:
+            if each["shard"] or stream.options.shard_id == 0:
                 tables[names.index(each["source"]), each["epoch"]] = table
         if not stream.open().ordering.dealt:
             tables.setdefault((0, position // _rounds(stream)), _empty(names))
@@ -146,7 +146,7 @@ class Ledger:
             dataset=catalog.knowing(catalog.checksum()).checksum(),
             source=names[number],
             epoch=turn,
-            rank=_rank(stream),
+            shard=_shard(stream),
         )
 
     def _add(self, stream: BatchStream, pending: int) -> None:
@@ -178,7 +178,7 @@ class Ledger:
         if order is None:  # also an epoch that has no sample for this rank
             keys += {(0, it // _rounds(stream)) for it, _, _ in entries} - {*keys}
         more = np.stack([tables.get(key, _empty(names)) for key in keys])
-        columns = np.column_stack([np.ones_like(turns), instead, hashes]).astype(np.uint64)
+        columns = np.column_stack([np.ones(turns.size, np.uint64), instead, hashes])
         np.add.at(more, (inverse, hashes[:, 0] % np.uint64(more.shape[1])), columns)
         tables = {**tables, **dict(zip(keys, more, strict=True))}
         latest = dict(sorted(tables))
@@ -220,7 +220,7 @@ def _names(stream: BatchStream) -> list[Any]:
     return [None] if mixture is None else mixture.names
 
 
-def _rank(stream: BatchStream) -> list[int] | None:
+def _shard(stream: BatchStream) -> list[int] | None:
     world = stream.options.num_shards
     return None if world == 1 else [stream.options.shard_id, world]
 

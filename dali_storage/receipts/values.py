@@ -5,7 +5,7 @@ mode        "samples" or "bytes"
 dataset     CRC-32 of the data set, as in states
 source      its name or label in a mixture; None: there is one source
 epoch       the epoch or, in a stream with passes, the pass; None: the data set's own receipt
-rank        the rank that it is of, and the number of ranks; None: all ranks, or the data set
+shard       the rank that it is of, and the number of ranks; None: all ranks, or the data set
 count       samples delivered, without padding
 replaced    those of them that are bad, and others were delivered for
 sum         the sums of both halves of the samples' hashes, modulo 2**64, in hexadecimal
@@ -32,7 +32,7 @@ COLUMNS = 5
 _NONE = type(None)
 _KINDS: dict[str, tuple[type, ...]] = {
     "version": (int,), "mode": (str,), "dataset": (int,), "source": (str, int, _NONE),
-    "epoch": (int, _NONE), "rank": (list, _NONE), "count": (int,), "replaced": (int,),
+    "epoch": (int, _NONE), "shard": (list, _NONE), "count": (int,), "replaced": (int,),
     "sum": (str,), "table": (str,),
 }  # fmt: skip
 _SAME = {"mode": "modes", "dataset": "data sets", "source": "sources", "epoch": "epochs"}
@@ -82,11 +82,11 @@ def combine(*receipts: Mapping[str, Any]) -> Receipt:
             if receipts[0][name] != other[name]:
                 what = f"receipts of different {words} cannot be combined"
                 raise ValueError(f"{what}: {name} is {receipts[0][name]!r} and {other[name]!r}")
-    ranks = [str(it["rank"]) for it in receipts]
+    ranks = [str(it["shard"]) for it in receipts]
     if not ranks or len({*ranks}) < len(ranks):
         raise ValueError(f"the receipt of each rank must be given once, not of {ranks}")
     total: Words = np.sum(tables, axis=0, dtype=np.uint64)
-    return receipt_of(total, **{name: receipts[0][name] for name in _SAME}, rank=None)
+    return receipt_of(total, **{name: receipts[0][name] for name in _SAME}, shard=None)
 
 
 def join(*states: Mapping[str, Any]) -> dict[str, Any]:

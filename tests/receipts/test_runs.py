@@ -153,8 +153,8 @@ def per_rank(*different, **common):
         ranks = [pipeline(root, **common | it) for it in own]
         run(ranks, rounds(SIZE, len(different), 3))
         # Their ranks are told apart, as if they were right.
-        named = [readers.receipt(it, "R", 0) | {"rank": at} for at, it in enumerate(ranks)]
-        return receipts.combine(*[it | {"rank": [it["rank"], 2]} for it in named])
+        named = [readers.receipt(it, "R", 0) | {"shard": [at, 2]} for at, it in enumerate(ranks)]
+        return receipts.combine(*named)
 
     return fault
 
@@ -236,7 +236,7 @@ def passes(root, tmp_path):
 
 def twice(state):
     table = state["receipt"][0]
-    state["receipt"] = [receipts.combine(table, table | {"rank": [1, 2]})]
+    state["receipt"] = [receipts.combine(table, table | {"shard": [1, 2]})]
 
 
 FAULTS = {
