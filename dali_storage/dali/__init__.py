@@ -221,11 +221,10 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     stream = source(pipeline, name)
-    samples = stream.open()[0]
-    return [
-        [(it, full_path(samples.path(it * samples.pieces))) for it in batch.tolist()]
-        for batch in stream.latest(not_delivered(pipeline))
-    ]
+    samples, order = stream.open()[0], stream.batches()
+    indices = stream.position.latest(not_delivered(pipeline))
+    batches = [stream.substitute.chosen(order.batch(index)).tolist() for index in indices]
+    return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:

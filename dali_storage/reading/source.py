@@ -229,11 +229,6 @@ class BatchStream:
             raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.batches().batch(position)
 
-    def latest(self, pending: int) -> list[IntArray]:
-        """Return the samples of the user's last batch, if any, and of the `pending` next ones."""
-        order, indices = self.batches(), self.position.latest(pending)
-        return [self.substitute.chosen(order.batch(index)) for index in indices]
-
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """Return the labels of the batch's samples: int32[n], owned by the caller."""
         return self.open().catalog.labels[batch.samples]
