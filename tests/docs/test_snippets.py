@@ -19,6 +19,7 @@ from nvidia.dali import Pipeline, fn
 from PIL import Image
 
 from dali_storage import readers
+from dali_storage.cli import receipt
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract.errors import SampleReplaced
 from dali_storage.contract.reader import Reader
@@ -390,6 +391,16 @@ def test_the_loader_of_the_page_on_bad_samples_replaces_them(data, tmp_path):
     code = here(snippets("docs/bad-samples.md", "python")[1], changes)
     with pytest.warns(SampleReplaced):
         assert run(code) == f"0 {data}/class0/0.jpg it is HTML or XML\n"
+
+
+def test_the_epoch_of_the_page_on_receipts_is_complete(data, tmp_path):
+    whole, epoch = str(tmp_path / "train.json"), str(tmp_path / "epoch.json")
+    assert receipt.main([str(data), "--bytes", "-o", whole]) == 0
+    alone = f'"gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1'
+    changes = {"/data/train": str(data), '"gloo"': alone}
+    code = here(snippets("docs/receipts.md", "python")[0], changes)
+    run(code + "\ndist.destroy_process_group()\n", tmp_path)
+    assert receipt.main(["compare", whole, epoch]) == 0
 
 
 @pytest.mark.long
