@@ -100,4 +100,4 @@ def _file(catalog: Catalog, name: bytes) -> int:
         file = int(np.searchsorted(catalog.offsets, at))
         if catalog.offsets[file] == at and catalog.offsets[file + 1] == at + len(name):
             return file
-    raise ValueError(f"there is no file {name!r}; names are as --step prints them")
+    raise ValueError(f"there is no file {os.fsdecode(name)!r}; names are as --step prints them")
