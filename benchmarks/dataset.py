@@ -12,11 +12,12 @@ import random
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -222,10 +223,15 @@ def _write_tfrecord(path: str, pictures: Iterable[Picture]) -> None:
                 "image/class/label": label,
                 "image/encoded": image,
             }
-            entries = [_field(1, k.encode()) + _field(2, _kind(v)) for k, v in features.items()]
-            example = _field(1, b"".join(_field(1, entry) for entry in entries))
-            length = len(example).to_bytes(8, "little")
-            file.write(length + _checksum(length) + example + _checksum(example))
+            write_record(file, features)
+
+
+def write_record(file: BinaryIO, features: Mapping[str, int | bytes]) -> None:
+    """Write a tf.train.Example of single values as a record of a TFRecord file."""
+    entries = [_field(1, k.encode()) + _field(2, _kind(v)) for k, v in features.items()]
+    example = _field(1, b"".join(_field(1, entry) for entry in entries))
+    length = len(example).to_bytes(8, "little")
+    file.write(length + _checksum(length) + example + _checksum(example))
 
 
 _WRITERS = {"webdataset": _write_tar, "tfrecord": _write_tfrecord}

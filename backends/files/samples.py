@@ -71,7 +71,8 @@ class SampleFiles:
         self.alignment = _DIRECT_ALIGNMENT if around else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if around else 1
         self.by_ring = by_ring
-        self._sizes = np.full(catalog.file_count, -1, np.int64)  # -1: not sized yet
+        # `~size` of each file, ~-1 before: zeros take no memory.
+        self._inverted = np.zeros(catalog.file_count, np.int64)
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))
 
@@ -93,7 +94,7 @@ class SampleFiles:
         # Left by a batch without a read. They are reopened, because one may have been replaced.
         self._close_kept(lane)
         # Repeatedly, because another lane may meanwhile find that a size has changed.
-        while ((sizes := self._sizes[samples]) < 0).any():
+        while ((sizes := ~self._inverted[samples]) < 0).any():
             unsized = np.unique(samples[sizes < 0])
             for start in range(0, unsized.size, FILES_AT_ONCE):
                 self._size(unsized[start : start + FILES_AT_ONCE], lane)
@@ -108,7 +109,7 @@ class SampleFiles:
 
     def forget(self, samples: IntArray) -> None:
         """Forget the sizes of `samples`, which are sized again when next needed."""
-        self._sizes[samples] = -1
+        self._inverted[samples] = ~-1
 
     def keeps(self, lane: int) -> bool:
         """Whether files that `sizes()` opened are still open for the next read."""
@@ -201,11 +202,11 @@ class SampleFiles:
                     # At the same time; the others, opened one by one, give their errors.
                     closed, left = np.array(fds) < 0, np.ones(samples.size, bool)
                     sizes = ring.sizes([*compress(paths, closed)])
-                    self._sizes[samples[closed]], left[closed] = sizes, sizes < 0
+                    self._inverted[samples[closed]], left[closed] = ~sizes, sizes < 0
                     samples, flags = samples[left], flags[left]
                     paths, fds[:] = [*compress(paths, left)], compress(fds, left)
                 open_missing(fds, paths, flags, close_others=close_all_kept)
-            self._sizes[samples[: len(fds)]] = self.sizes_now(fds, paths)
+            self._inverted[samples[: len(fds)]] = ~self.sizes_now(fds, paths)
             kept = self._kept.setdefault(lane, {})
             room = FILES_AT_ONCE - len(kept)
             kept.update(zip(samples[:room].tolist(), fds[:room], strict=False))

@@ -1,12 +1,12 @@
 """DLIO, the engine of MLPerf Storage, with DLIO's, DALI's and our loader: docs/mlperf-storage.md.
 
-    python -m benchmarks.dlio DIR                        # every leg, with one rank and with two
-    python -m benchmarks.dlio DIR --legs ours,dali --ranks 1
+    python -m benchmarks.dlio DIR                        # every leg, with 1, 2 and 4 ranks
+    python -m benchmarks.dlio DIR --workloads retinanet --legs ours,dali --ranks 1
     python -m benchmarks.dlio DIR --names 100000,1000000,8300000
 
-The data are made in DIR by DLIO: JPEGs as those of RetinaNet, which are read, and not decoded but
-by the legs dlio-0, dlio-2 and dlio-4. DIR/results.json keeps the latest result of each leg. Exit
-status 1: a leg has not delivered all bytes.
+The data are made in DIR, 3 GB. Nothing is decoded, but JPEGs by the legs dlio-0, dlio-2 and dlio-4.
+DIR/results.json keeps the latest result of each leg. Exit status 1: a leg has not delivered all
+bytes.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,61 +29,66 @@ from dali_storage.contract.errors import BackendUnavailable
 from ..environment import is_cold, usable_cores
 from ..figures import ROOT, replaced
 from . import names
+from .workloads import WORKLOADS, Workload, tfrecord_sample, write_tfrecords
 
 PAGE = ROOT / "docs" / "mlperf-storage.md"
-BATCH, SECONDS, PIXELS = 24, 0.04755, 322_957  # RetinaNet on a B200; files of 180 KB
-PLUGINS = "benchmarks.dlio.plugins"
-_TORCH: dict[str, Any] = {"reader.data_loader": "pytorch"}
-_BYTES = _TORCH | {"reader.reader_classname": f"{PLUGINS}.Bytes"}
-_OURS = _TORCH | {"reader.data_loader_sampler": "iterative"}
-_OURS |= {"reader.data_loader_classname": f"{PLUGINS}.Ours"}
-LEGS: dict[str, dict[str, Any]] = {
-    **{f"dlio-{workers}": _TORCH | {"reader.read_threads": workers} for workers in (0, 2, 4)},
-    **{f"dlio-bytes-{n}": _BYTES | {"reader.read_threads": n} for n in (2, 4)},
-    "dali": _OURS | {"reader.data_loader_classname": f"{PLUGINS}.Dali"},
-    "ours": _OURS,
-    "ours-direct": _OURS,
-}
 
 
-def main() -> int:
-    """Measure, print the table, and draw the picture; return the exit status."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dlio", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("directory", metavar="DIR")
-    parser.add_argument("--files", type=int, default=2016, help="default: %(default)s")
-    parser.add_argument("--legs", default=",".join(LEGS), help="default: %(default)s")
-    parser.add_argument("--ranks", default="1,2", help="default: %(default)s")
+    known = {"workloads": [*WORKLOADS]}
+    known["legs"] = [*dict.fromkeys(leg for each in WORKLOADS.values() for leg in each.legs)]
+    for option, choices in known.items():
+        parser.add_argument(f"--{option}", default=",".join(choices), help="default: %(default)s")
+    parser.add_argument("--ranks", default="1,2,4", help="default: %(default)s")
+    parser.add_argument("--files", type=int, help="the number of files")
     parser.add_argument("--names", help="measure lists of so many files instead: N,N")
     parser.add_argument("--page", action="store_true", help=f"also write to {PAGE.name}")
     given = parser.parse_args()
-    legs, ranks = given.legs.split(","), [int(each) for each in given.ranks.split(",")]
-    if unknown := {*legs} - {*LEGS}:
-        parser.error(f"unknown legs: {', '.join(sorted(unknown))}; known are {', '.join(LEGS)}")
-    if any(given.files % (BATCH * each) for each in ranks):
-        parser.error(f"--files must be a multiple of {BATCH} times each number of ranks")
+    given.workloads, given.legs = given.workloads.split(","), given.legs.split(",")
+    given.ranks = [int(each) for each in given.ranks.split(",")]
+    for option, choices in known.items():
+        if unknown := {*vars(given)[option]} - {*choices}:
+            parser.error(
+                f"--{option}: no {', '.join(sorted(unknown))}; known: {', '.join(choices)}"
+            )
+    for name in given.workloads:
+        batch, files = WORKLOADS[name].batch, given.files or WORKLOADS[name].files
+        if any(files % (batch * each) for each in given.ranks):
+            parser.error(f"--files of {name}: use a multiple of {batch} times each number of ranks")
     try:
         import dali_storage.dlio  # noqa: F401  (names what is missing)
     except BackendUnavailable as error:
         parser.error(str(error))
     _require_mpi(parser)
+    return given
+
+
+def main() -> int:
+    """Measure, print the tables, and draw the picture; return the exit status."""
+    given = _arguments()
     if given.names:
         counts = [int(each) for each in given.names.split(",")]
         head = ["names", "list of", "first batch s", "PSS MB", "of it names MB"]
         return _show("names", [head, *names.rows(given.directory, counts, _dlio_names)], given.page)
-    data, results = _data(given.directory, given.files), Path(given.directory, "results.json")
+    results = Path(given.directory, "results.json")
     found = json.loads(results.read_text()) if results.exists() else {}
-    for leg in legs:
-        for count in ranks:
-            print(f"{leg}, {count} ranks", file=sys.stderr)
-            found[f"{leg} {count}"] = _measure(data, given.files, leg, count)
-            results.write_text(json.dumps(found, indent=1))
-    known = [f"{leg} {n}" for n in range(1, 65) for leg in LEGS if f"{leg} {n}" in found]
-    found = {key: found[key] for key in known}
-    rows = [_row(key, each) for key, each in found.items()]
-    _plot(
-        found, ROOT / "docs" / "mlperf-storage.svg" if given.page else results.parent / "dlio.svg"
-    )
-    _show("dlio", [[*rows[0]], *([*row.values()] for row in rows)], given.page)
+    for name in given.workloads:
+        data = _data(given.directory, name, given.files or WORKLOADS[name].files)
+        for leg in [leg for leg in given.legs if leg in WORKLOADS[name].legs]:
+            for count in given.ranks:
+                print(f"{name}, {leg}, {count} ranks", file=sys.stderr)
+                found[f"{name} {leg} {count}"] = _measure(data, leg, count)
+                results.write_text(json.dumps(found, indent=1))
+    for name in given.workloads:
+        keys = [f"{name} {leg} {n}" for n in range(1, 65) for leg in WORKLOADS[name].legs]
+        rows = [_row(key, found[key]) for key in keys if key in found]
+        _show(name, [[*rows[0]], *([*row.values()] for row in rows)], given.page)
+        if name == "retinanet":
+            path = ROOT / "docs/mlperf-storage.svg" if given.page else results.parent / "dlio.svg"
+            _plot({key.partition(" ")[2]: found[key] for key in keys if key in found}, path)
     return int(any(each["delivered"] == "WRONG" for each in found.values()))
 
 
@@ -92,38 +98,53 @@ def _require_mpi(parser: argparse.ArgumentParser) -> None:
         parser.error("there is no MPI: apt-get install openmpi-bin libopenmpi-dev")
 
 
-def _data(directory: str, files: int) -> str:
-    """Have DLIO make the files, unless they are there."""
-    data = Path(directory, f"retinanet_{files}").absolute()
-    if len(list(data.glob("train/*"))) != files:
-        settings = {"workflow.generate_data": True, "workflow.train": False}
-        _run(usable_cores(), _settings(str(data), files) | settings, data=str(data))
-    return str(data)
+@dataclass(frozen=True)
+class _Data:
+    """The files of a workload, and what all epochs together have to deliver."""
+
+    workload: Workload
+    directory: str
+    files: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.workload.settings(self.directory, self.files)
+
+    def paths(self) -> list[Path]:
+        return [*Path(self.directory, "train").iterdir()]
+
+    def looked(self) -> tuple[int, ...]:
+        """The sum of the digests, the bytes and the number of samples, by other means."""
+        from .plugins import digest
+
+        samples: Any
+        if self.workload.format == "tfrecord":
+            length = self.workload.length
+            samples = (tfrecord_sample(number, length) for number in range(self.files))
+        elif self.workload.format == "npz":
+            samples = (np.load(path)["x"].reshape(-1) for path in self.paths())
+        else:
+            samples = (np.fromfile(path, np.uint8) for path in self.paths())
+        return _sum([digest(sample) for sample in samples])
 
 
-def _settings(data: str, files: int) -> dict[str, Any]:
-    return {
-        "framework": "pytorch",
-        "workflow.generate_data": False,
-        "workflow.evaluation": False,
-        "dataset.data_folder": data,
-        "dataset.format": "jpeg",
-        "dataset.record_length": PIXELS,
-        "dataset.num_files_train": files,
-        "dataset.num_files_eval": 0,
-        "dataset.num_subfolders_train": 0,
-        "dataset.num_subfolders_eval": 0,
-        "reader.data_loader": "pytorch",
-        "reader.batch_size": BATCH,
-        "reader.file_shuffle": "seed",
-        "train.epochs": 20,
-    }
+def _data(directory: str, name: str, files: int) -> _Data:
+    """Make the files, unless they are there."""
+    data = _Data(WORKLOADS[name], str(Path(directory, f"{name}_{files}").absolute()), files)
+    if len([*Path(data.directory).glob("train/*")]) == files:
+        return data
+    if data.workload.format == "tfrecord":
+        write_tfrecords(data.directory, files, data.workload.length)
+    else:
+        making = {"workflow.generate_data": True, "workflow.train": False}
+        _run(usable_cores(), data.settings | making, data=data.directory)
+    return data
 
 
 def _run(ranks: int, settings: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
     """The reports of the ranks of a run of DLIO."""
     with tempfile.TemporaryDirectory() as out:
-        given = {"seconds": SECONDS, "free": 3, "bisect": True, "names": 0} | more
+        given = {"free": 3, "bisect": True, "names": 0} | more
         given |= {"settings": settings | {"output.folder": f"{out}/dlio"}, "out": f"{out}/rank"}
         line = [sys.executable, "-W", "ignore", "-m", "benchmarks.dlio.rank", json.dumps(given)]
         if ranks > 1:
@@ -140,26 +161,25 @@ def _run(ranks: int, settings: dict[str, Any], **more: Any) -> list[dict[str, An
         return [json.loads(path.read_text()) for path in sorted(Path(out).glob("rank.*"))]
 
 
-def _measure(data: str, files: int, leg: str, ranks: int) -> dict[str, Any]:
-    options = '{"direct": true}' if leg == "ours-direct" else "{}"
-    reports = _run(ranks, _settings(data, files) | LEGS[leg], data=data, options=options)
+def _measure(data: _Data, leg: str, ranks: int) -> dict[str, Any]:
+    more = data.workload.legs[leg]
+    given = {"data": data.directory, "seconds": data.workload.seconds}
+    given |= {"options": '{"direct": true}'} if leg == "ours-direct" else {}
+    reports = _run(ranks, data.settings | more, **given)
     first, epochs = reports[0], reports[0]["epochs"]
     free = [each for each in epochs if not each["k"]]
     enough = [each for each in epochs if each["k"] and each["au"] >= 90]
     best: dict[str, Any] = max(enough, key=lambda each: each["k"], default={"k": 0, "au": None})
-    from .plugins import digest
-
-    paths = [*Path(data, "train").iterdir()]
-    wanted = _sum([digest(np.fromfile(path, np.uint8)) for path in paths])
+    wanted = data.looked()
     looked = [[epoch["looked"] for epoch in each["epochs"]] for each in reports]
     seen = {_sum(each) for each in zip(*looked, strict=True)}
     gigabytes = wanted[1] / 1e9
-    decoded = seen == {(0, 0, 0)} and LEGS[leg] | {"reader.read_threads": 0} == LEGS["dlio-0"]
+    decoded = seen == {(0, 0, 0)} and "reader.reader_classname" not in more and "dlio-" in leg
     revision = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "commit": subprocess.run(revision, cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "cold": is_cold(os.fsencode(paths[0])) if not _evicted(data) else True,
+        "cold": _evicted(data),
         "rate": statistics.median(each["rate"] for each in free),
         "sample_bytes": wanted[1] / wanted[2],
         "accelerators": best["k"] * ranks,
@@ -175,12 +195,12 @@ def _measure(data: str, files: int, leg: str, ranks: int) -> dict[str, Any]:
     }
 
 
-def _evicted(data: str) -> bool:
+def _evicted(data: _Data) -> bool:
     """Whether files of this file system leave the page cache; those of tmpfs do not."""
     from .rank import evict
 
-    evict(data)
-    return is_cold(os.fsencode(next(Path(data, "train").iterdir())))
+    evict(data.directory)
+    return is_cold(os.fsencode(data.paths()[0]))
 
 
 def _sum(looked: Any) -> tuple[int, ...]:
@@ -191,14 +211,16 @@ def _sum(looked: Any) -> tuple[int, ...]:
 def _dlio_names(data: str, count: int) -> tuple[float, int]:
     """Seconds to DLIO's first batch, and the PSS of its ranks, with names that have few files."""
     more = {"train.total_training_steps": 1, "reader.read_threads": 0, "reader.file_shuffle": "off"}
-    settings = _settings(data, count) | _BYTES | more | {"train.epochs": 2}
+    retinanet = WORKLOADS["retinanet"]
+    settings = retinanet.settings(data, count) | retinanet.legs["dlio-bytes-2"] | more
+    settings |= {"train.epochs": 2}
     reports = _run(names.RANKS, settings, data=data, free=1, bisect=False, names=count)
     seconds = [each["epochs"][0]["at"] - each["begun"] for each in reports]
     return max(seconds), sum(each["pss"] for each in reports)
 
 
 def _row(key: str, it: dict[str, Any]) -> dict[str, str]:
-    leg, ranks = key.split()
+    _, leg, ranks = key.split()
     return {
         "leg": f"`{leg}`",
         "ranks": ranks,

@@ -2,16 +2,18 @@
 
 import inspect
 import mmap
+import os
 import textwrap
 from collections.abc import Generator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from dlio_benchmark.common.enumerations import FormatType
 from dlio_benchmark.reader import reader_handler
-from nvidia.dali import fn
+from nvidia.dali import Pipeline, fn, tfrecord
 
+from dali_storage import readers
 from dali_storage.dlio import Loader
 
 _WORKERS = 16
@@ -38,8 +40,10 @@ class Bytes(reader_handler.FormatReader):  # type: ignore[misc]  # DLIO has no t
         super().__init__(dataset_type, thread_index)
 
     def open(self, filename: str) -> None:
-        """Read a file."""
-        look(np.fromfile(filename, np.uint8), self.thread_index + 1)
+        """Read a file; an array, with its checksum, as DLIO does."""
+        is_array = filename.endswith(".npz")
+        data = np.load(filename)["x"].reshape(-1) if is_array else np.fromfile(filename, np.uint8)
+        look(data, self.thread_index + 1)
 
     def close(self, filename: str) -> None:
         """Nothing is open."""
@@ -59,24 +63,56 @@ class Ours(Loader):
 
     def batches(self) -> Generator[Any, None, None]:
         """The batches, looked at."""
-        for batch in super().batches():
+        for batch in self.taken():
             for sample in batch:
-                look(np.asarray(sample))
+                look(np.asarray(sample).reshape(-1).view(np.uint8))
             yield batch
+
+    def taken(self) -> Generator[Any, None, None]:
+        """The batches."""
+        return super().batches()
 
 
 class Dali(Ours):
-    """fn.readers.file in the same loader."""
+    """fn.readers in a pipeline, in the same loader."""
 
-    def reader(self, samples: npt.NDArray[np.int64]) -> Any:
-        """DALI's reader of the same files."""
-        files = [self._args.file_list_train[number] for number in samples]
-        ahead = self.options["prefetch_queue_depth"]
-        return fn.readers.file(files=files, name="Reader", prefetch_queue_depth=ahead)[0]
+    readers: Any = fn.readers
 
-    def bounded(self, pipe: Any) -> Any:
-        """DALI's reader begins the next epoch."""
-        return nullcontext()
+    def taken(self) -> Generator[Any, None, None]:
+        """The batches of the pipeline."""
+        files = [self._args.file_list_train[number] for number in self.samples()]
+        given = {"name": "Reader"}
+        given |= {"prefetch_queue_depth": self.options["prefetch_queue_depth"]}
+        threads, queued = max(1, self._args.computation_threads), min(2, self.steps)
+        # The dynamic executor leaves released batches intact.
+        with Pipeline(
+            self.batch_size, threads, None, prefetch_queue_depth=queued, exec_dynamic=True
+        ) as pipe:
+            pipe.set_outputs(self.node(files, given))
+        pipe.build()
+        for step in range(self.steps):
+            if step == 0 or step + queued <= self.steps:
+                pipe.schedule_run()  # the first call fills DALI's queue
+            (batch,) = pipe.share_outputs()
+            pipe.release_outputs()
+            yield batch
+
+    def node(self, files: list[str], given: dict[str, Any]) -> Any:
+        """The node of the reader."""
+        if self.format_type is not FormatType.TFRECORD:
+            return self.readers.file(files=files, **given)[0]
+        index = f"{self._args.data_folder}/index/train"
+        indexes = [f"{index}/{os.path.basename(path)}.idx" for path in files]
+        features = {"image": tfrecord.FixedLenFeature((), tfrecord.string, "")}
+        return self.readers.tfrecord(path=files, index_path=indexes, features=features, **given)[
+            "image"
+        ]
+
+
+class OursInPipeline(Dali):
+    """Our readers in a pipeline: the swap."""
+
+    readers: Any = readers
 
 
 def take_out_the_debug_line() -> None:

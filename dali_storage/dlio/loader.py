@@ -4,7 +4,7 @@ import json
 import os
 import traceback
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Any
@@ -13,11 +13,12 @@ import numpy as np
 from dlio_benchmark.common.enumerations import DataLoaderSampler, DatasetType, FormatType, Shuffle
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 from dlio_benchmark.utils.utility import DLIOMPI
-from nvidia.dali import Pipeline, tfrecord
+from nvidia.dali import tfrecord
 
 from .. import readers
 from ..contract._types import IntArray
-from ..dali import source
+from ..readers.arguments import spec_of
+from ..reading.source import BatchStream
 
 _IMAGES, _ARRAYS = (FormatType.JPEG, FormatType.PNG), (FormatType.NPY, FormatType.NPZ)
 
@@ -26,7 +27,8 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
     """DLIO's samples, by `dali_storage.readers`; docs/mlperf-storage.md shows the configuration.
 
     A JPEG, PNG, NPY or NPZ file is one sample: its bytes, its array, or its array `x`. A record of
-    a TFRecord file is one: its `image`. A batch is a DALI list in memory shared with the reader.
+    a TFRecord file is one: its `image`. A batch is a list of arrays in the reader's memory, which
+    is reused when they are gone. There is no pipeline of DALI: DLIO has nothing to decode.
 
     DLIO shuffles the files. Each rank has an equal part of the samples, one after the other, or in
     training, with `sample_shuffle`, shuffled by DLIO's seed. Nothing is read that DLIO does not ask
@@ -78,20 +80,11 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
 
     def batches(self) -> Generator[Any, None, None]:
         """The same, in the thread that calls it."""
-        threads, queued = max(1, self._args.computation_threads), min(2, self.steps)
-        # The dynamic executor leaves released batches intact.
-        with Pipeline(
-            self.batch_size, threads, None, prefetch_queue_depth=queued, exec_dynamic=True
-        ) as pipe:
-            pipe.set_outputs(self.reader(self.samples()))
-        pipe.build()
-        with self.bounded(pipe):
+        with closing(self.stream(self.samples())) as stream:
+            stream.start(device_id=None)
             for step in range(self.steps):
-                if step == 0 or step + queued <= self.steps:
-                    pipe.schedule_run()  # the first call fills DALI's queue
-                (batch,) = pipe.share_outputs()
-                pipe.release_outputs()
-                yield batch
+                stream.position.seek(step)
+                yield list(map(np.asarray, stream.batch().outputs[0]))
 
     def samples(self) -> IntArray:
         """The numbers of this rank's samples in the list of DLIO's files, in their order."""
@@ -103,44 +96,41 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
             np.random.RandomState(seed).shuffle(found)
         return found[: self.steps * self.batch_size]
 
-    def reader(self, samples: IntArray) -> Any:
-        """The node of DALI that delivers these samples; called in the scope of a pipeline."""
+    def stream(self, samples: IntArray) -> BatchStream:
+        """The batches of these samples, opened; nothing is read after the last one."""
         args, count = self._args, self._args.num_samples_per_file
         files = args.file_list_train if self.train else args.file_list_eval
+        given: dict[str, Any] = dict(self.options)
+        reader: Any = readers.file
         if self.format_type is FormatType.TFRECORD:
             first, last = int(samples.min()) // count, int(samples.max()) // count
             index, files = f"{args.data_folder}/index/{self.dataset_type}", files[first : last + 1]
-            chosen = {
+            given |= {
                 "path": files,
                 "index_path": [f"{index}/{os.path.basename(path)}.idx" for path in files],
                 "features": {"image": tfrecord.FixedLenFeature((), tfrecord.string, "")},
                 "order": samples - first * count,
             }
-            try:
-                nodes: Any = readers.tfrecord(**chosen, **self.options)
-                return nodes["image"]
-            except ValueError as error:
-                error.add_note(f"dataset.num_samples_per_file is {count}")
-                raise
-        files = [files[number] for number in samples]
-        if self.format_type is FormatType.NPZ:
-            return readers.npz(files=files, members="x", **self.options)
-        if self.format_type is FormatType.NPY:
-            return readers.numpy(files=files, **self.options)
-        return readers.file(files=files, **self.options)[0]
-
-    def bounded(self, pipe: Any) -> AbstractContextManager[Any]:
-        """Have the reader read nothing after the last step; the context closes it."""
-        stream, count = source(pipe, "Reader"), self._args.num_samples_per_file
-        found = stream.open().catalog
-        if (
-            found.containers is not None
-            and (wrong := np.flatnonzero(found.containers != count)).size
-        ):
-            path, has = os.fsdecode(found.file_path(int(wrong[0]))), found.containers[wrong[0]]
-            raise ValueError(f"dataset.num_samples_per_file is {count}, but {path!r} has {has}")
+            reader = readers.tfrecord
+        else:
+            given |= {"files": [files[number] for number in samples]}
+            if self.format_type is FormatType.NPZ:
+                given, reader = given | {"members": "x"}, readers.npz
+            elif self.format_type is FormatType.NPY:
+                reader = readers.numpy
+        stream = BatchStream("Reader", spec_of(reader).prepare(**given).opening)
+        try:
+            stream.configure(batch_size=self.batch_size, seed=0, checkpointing=False)
+            has = stream.open().catalog.containers
+        except ValueError as error:
+            error.add_note(f"dataset.num_samples_per_file is {count}")
+            raise
+        if has is not None and (wrong := np.flatnonzero(has != count)).size:
+            path = os.fsdecode(stream.open().catalog.file_path(int(wrong[0])))
+            what = f"dataset.num_samples_per_file is {count}, but {path!r} has {has[wrong[0]]}"
+            raise ValueError(what)
         stream.position.successor = lambda step: min(step + 1, self.steps - 1)
-        return closing(stream)
+        return stream
 
     def finalize(self) -> None:
         """Nothing is left to close after an epoch."""

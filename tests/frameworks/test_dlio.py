@@ -236,15 +236,23 @@ def test_an_epoch_that_is_left_early_ends_its_thread_and_closes_its_reader():
     wait_until(ended.is_set)
 
 
-def test_the_benchmark_finds_the_digest_of_the_files_in_each_leg(tmp_path):
-    command = ["benchmarks.dlio", str(tmp_path), "--files", "48", "--ranks", "2"]
-    command += ["--legs", "dlio-bytes-2,dali,ours"]
+@pytest.mark.parametrize(
+    ("workload", "files", "legs"),
+    [
+        ("retinanet", 48, "dlio-bytes-2 dali ours-pipeline ours"),
+        ("cosmoflow", 4, "dali ours-pipeline ours-direct"),
+        ("unet3d", 4, "dlio-bytes-0 ours"),
+    ],
+)
+def test_the_benchmark_finds_the_digest_of_the_files_in_each_leg(tmp_path, workload, files, legs):
+    command = ["benchmarks.dlio", str(tmp_path), "--workloads", workload, "--files", str(files)]
+    command += ["--ranks", "2", "--legs", legs.replace(" ", ",")]
     done = subprocess.run(
         [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
     )
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| `")]
     assert done.returncode == 0, done.stderr
-    assert [row[0] for row in rows] == ["| `dlio-bytes-2`", "| `dali`", "| `ours`"]
+    assert [row[0].strip("|` ") for row in rows] == legs.split()
     assert {len(row[-2]) for row in rows} == {16}
 
 

@@ -122,7 +122,8 @@ def test_compare_reads_a_mounted_folder(container, user, data):
     assert read >= READ_FILES
     for name in read:
         assert f"verifying {name}: the same as fn.readers.file" in done.stderr
-        assert [one["samples"] for one in legs[name]["rounds"]] == [IMAGES]
+        (round_,) = legs[name]["rounds"]
+        assert round_["samples"] >= IMAGES  # for some seconds
     assert "libxnvme" in legs["xnvme-file"]["skipped"]
 
 
@@ -132,8 +133,8 @@ def test_demo_makes_its_images_and_compares_the_legs(container, user):
     assert done.returncode == 0, done.stderr
     written = container.root / "tmp" / "demo"
     assert owner(written / "pictures" / "train") == USERS[0]
-    hot = json.loads((written / "demo.json").read_text())["page cache hot"]["legs"]
-    for name in ("dali", "dali-nommap", "python-file"):
+    hot = json.loads((written / "demo.json").read_text())["hot"]["legs"]
+    for name in ("dali", "dali-nommap", "no-options"):
         assert len(hot[name]["rounds"]) == 1
     assert "Left out: S3: " in done.stdout
     assert "Traceback" not in done.stderr
