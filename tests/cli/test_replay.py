@@ -1,4 +1,4 @@
-"""What `python -m dali_storage replay` refuses; tests/receipts/test_runs.py compares it with runs."""
+"""What `python -m dali_storage replay` refuses; for what it prints see tests/receipts."""
 
 import json
 
