@@ -150,6 +150,7 @@ lint: install
 # The site, in site/. Every link must lead somewhere; the packages need a network, the build none.
 docs: $(DOCS_VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet
+	@echo "The site: file://$(CURDIR)/site/index.html"
 
 # Measures, and writes the tables of docs/benchmarks.md. ONLY=files-hot: one of them; OPTIONS are of benchmark.py.
 figures: install

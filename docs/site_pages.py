@@ -9,6 +9,7 @@ import ast
 import json
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,22 @@ MORE = {
     "dali_storage.ops.readers": ["dali_storage.ops.readers.ReaderOperator"],
 }
 """Names that docstrings of a page refer to, shown last."""
+FIRST = ("file", "webdataset")
+"""The readers that most people look for."""
+SHIM = "https://unpkg.com/iframe-worker/shim"
+"""What the theme would load from a network for a search from the disk."""
 ITEM = re.compile(r"<li class=\"doc-section-item.*?</li>", re.DOTALL)
 UNEXPLAINED = re.compile(r"<div class=\"doc-md-description\">\s*</div>\s*</li>")
 UNKNOWN = re.compile(r",\s*default:\s*<code>\.\.\.</code>")
 NO_ITEMS = re.compile(r"<p><span class=\"doc-section-title\">[^<]*</span></p>\s*<ul>\s*</ul>")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+
+
+def on_config(config: Any) -> Any:
+    """Say which version the site describes."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    config.copyright = f"dali_storage {version} · BSD-3-Clause"
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -53,6 +65,7 @@ def on_files(files: Any, config: Any) -> Any:
     pages |= {f"api/{module}.md": reference(module) for module in API}
     texts |= {f"docs/{it.src_uri}": it.content_string for it in files.documentation_pages()}
     linked = {resolved(name, link) for name, text in texts.items() for link in LINK.findall(text)}
+    linked |= {module_path(module).relative_to(ROOT).as_posix() for module in API}
     for name in sorted(linked - {*texts}):
         if (ROOT / name).is_file() and not name.startswith("docs/"):
             pages[f"source/{name}.md"] = source(name)
@@ -86,15 +99,31 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     return NO_ITEMS.sub("", html)
 
 
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Search pages from the disk without a network."""
+    ours = posixpath.relpath("assets/frame_worker.js", posixpath.dirname(page.file.dest_uri))
+    return output.replace(SHIM, ours)
+
+
+def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
+    """The same for the page of errors."""
+    return output_content.replace(SHIM, "/assets/frame_worker.js")
+
+
 def resolved(page: str, link: str) -> str:
     """The path that a link on a page leads to, from the root of the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
 
 
+def module_path(module: str) -> Path:
+    """The file of a module."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def reference(module: str) -> str:
     """A page of the reference: all public names, constants last."""
-    path = ROOT / module.replace(".", "/")
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    path = module_path(module)
     nodes = [it for it in ast.parse(path.read_text()).body if isinstance(it, ast.Assign)]
     assigned = {ast.unparse(it.targets[0]): it.value for it in nodes}
     names = ast.literal_eval(assigned["__all__"])
@@ -104,16 +133,20 @@ def reference(module: str) -> str:
     names = [it for it in names if f"{module}.{it}" not in API]  # these have a page of their own
     # A function with the name of its module, as readers.lmdb.lmdb, would be taken for the module.
     paths = {it: f"{it}.{it}" if (path.parent / f"{it}.py").exists() else it for it in names}
-    names.sort(key=lambda it: (it.isupper(), it))
+    names.sort(key=lambda it: (it.isupper(), it not in FIRST, it))
     shown = [f"::: {module}.{paths[name]}\n" for name in names]
     shown += [f"::: {it}\n" for it in MORE.get(module, ())]
-    return "\n".join([f"# {module}\n", f"{API[module]}\n", *made, "", *shown])
+    code = f"[Source](../source/{path.relative_to(ROOT).as_posix()}.md)\n"
+    return "\n".join([f"# {module}\n", f"{API[module]} {code}", *made, "", *shown])
 
 
 def source(name: str) -> str:
     """A file as a page; of a notebook its cells."""
     text = (ROOT / name).read_text()
+    hidden = "---\nsearch: {exclude: true}\n---\n\n"
     if name.endswith(".ipynb"):
         cells = [("".join(it["source"]), it["cell_type"]) for it in json.loads(text)["cells"]]
-        return "\n\n".join(f"```python\n{it}\n```" if kind == "code" else it for it, kind in cells)
-    return f"# {name}\n\n```python\n{text}```\n"
+        return hidden + "\n\n".join(
+            f"```python\n{it}\n```" if kind == "code" else it for it, kind in cells
+        )
+    return f"{hidden}# {name}\n\n```python\n{text}```\n"

@@ -1,6 +1,6 @@
 """Training in DALI's dynamic mode: operators are functions, called on one batch at a time.
 
-python examples/dynamic_train.py --data DIR --device cpu
+python examples/dynamic_train.py --data DIR
 """
 
 import argparse
@@ -15,7 +15,8 @@ from dali_storage.dynamic import readers
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--classes", type=int, default=4, help="directories in train/")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-steps", type=int, metavar="N", help="stop after N batches")

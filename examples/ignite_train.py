@@ -1,7 +1,7 @@
 """Training with PyTorch Ignite: a bar, times, an early stop, and checkpoints to go on from.
 
-python examples/ignite_train.py --data DIR --device cpu
-python examples/ignite_train.py --data DIR --device cpu --resume checkpoints/checkpoint_100.pt
+python examples/ignite_train.py --data DIR
+python examples/ignite_train.py --data DIR --resume checkpoints/checkpoint_100.pt
 """
 
 import argparse
@@ -16,7 +16,8 @@ from dali_storage.loaders import image_folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--max-steps", type=int, metavar="N", help="stop after N batches")
 parser.add_argument("--resume", metavar="FILE", help="go on from this checkpoint")

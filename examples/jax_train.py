@@ -1,6 +1,6 @@
 """Training with JAX: arrays of one shape, so that a step is compiled once.
 
-python examples/jax_train.py --data DIR --device cpu
+python examples/jax_train.py --data DIR
 """
 
 import argparse
@@ -14,7 +14,8 @@ from dali_storage.loaders import image_folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if jax.default_backend() == "gpu" else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-steps", type=int, metavar="N", help="leave every epoch after N batches")
 args = parser.parse_args()

@@ -1,7 +1,7 @@
 """Training with Lightning: a bar with the wait for data, several processes, checkpoints.
 
-python examples/lightning_train.py --data DIR --device cpu --devices 2
-python examples/lightning_train.py --data DIR --device cpu --resume checkpoints/last.ckpt
+python examples/lightning_train.py --data DIR --devices 2
+python examples/lightning_train.py --data DIR --resume checkpoints/last.ckpt
 """
 
 import argparse
@@ -39,13 +39,13 @@ class Classifier(lightning.LightningModule):
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--devices", type=int, default=1, help="GPUs, or processes on the CPU")
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--max-steps", type=int, default=-1, metavar="N", help="stop after N batches")
 parser.add_argument("--resume", metavar="FILE", help="go on from this checkpoint")
 args = parser.parse_args()
-
 train = image_folder(f"{args.data}/train", train=True, batch_size=32, device=args.device)
 val = image_folder(f"{args.data}/val", train=False, batch_size=32, device=args.device)
 trainer = lightning.Trainer(

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvidia.dali import fn, pipeline_def
 
 from dali_storage import readers
@@ -17,10 +18,10 @@ from dali_storage.loaders import Loader, image_folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="has train/ and val/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 args = parser.parse_args()
 decoder = "cpu" if args.device == "cpu" else "mixed"
-
 # A second data set of two classes of different size. One of its pictures is damaged.
 for name, most in (("green", 9), ("red", 3)):
     for picture in sorted((args.data / "val" / name).iterdir())[:most]:
@@ -45,11 +46,7 @@ def counts(batches: Iterable[Any]) -> list[int]:
     return [found[value] for value in sorted(found)]
 
 
-def make(checkpoint: bytes | None, **shard: Any) -> Any:
-    return pipeline(checkpoint=checkpoint, enable_checkpointing=True, **shard)
-
-
-with Loader(make) as loader:
+with Loader(lambda **given: pipeline(**given, enable_checkpointing=True)) as loader:
     loader.set_weights({"first": 1, "second": 1}, at=160)  # from the second epoch on
     print("3 to 1:", counts(loader))
     print("1 to 1:", counts(loader))

@@ -1,6 +1,6 @@
 """Training with Ray Train, which goes on after a failure: no picture lost or repeated in an epoch.
 
-python examples/ray_train.py --data DIR --device cpu --workers 2
+python examples/ray_train.py --data DIR --workers 2
 """
 
 import argparse
@@ -9,7 +9,7 @@ from typing import Any
 
 import ray.train
 from ray.train.torch import TorchTrainer, prepare_model
-from torch import load, nn, optim, save  # with torch, Ray would pickle torch.classes, and fail
+from torch import cuda, load, nn, optim, save  # with torch, Ray would pickle it, and fail
 
 from dali_storage.loaders import Shard, image_folder
 
@@ -49,7 +49,8 @@ def train(args: dict[str, Any]) -> None:  # what each worker does
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", required=True, metavar="DIR", help="has class folders")
-    parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+    here = "gpu" if cuda.is_available() else "cpu"
+    parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
     parser.add_argument("--workers", type=int, default=2, help="0: in this process")
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()

@@ -1,6 +1,6 @@
 """Training on images and masks: two files a sample, with one crop and one flip for both.
 
-python examples/segmentation.py --data DIR --device cpu
+python examples/segmentation.py --data DIR
 """
 
 import argparse
@@ -18,10 +18,10 @@ from dali_storage.loaders import Loader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="is filled")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 args = parser.parse_args()
 decoder, device = ("cpu", "cpu") if args.device == "cpu" else ("mixed", "cuda")
-
 # Bright discs on a dark ground; a mask has 1 where the disc is.
 generator, (y, x) = np.random.default_rng(1), np.mgrid[:96, :96]
 for folder in ("images", "masks"):

@@ -1,6 +1,6 @@
 """Our loaders beside torchvision's: pixels are compared, then both are timed.
 
-python -m examples.side_by_side --imagenet DIR --cifar DIR --device cpu
+python -m examples.side_by_side --imagenet DIR --cifar DIR
 """
 
 import argparse
@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.testing import assert_close
 
 from .cifar10 import get_cifar_iter_dali, get_cifar_iter_torch
@@ -18,7 +19,8 @@ from .imagenet import get_imagenet_iter_dali, get_imagenet_iter_torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--imagenet", metavar="DIR", help="has train/ and val/")
 parser.add_argument("--cifar", metavar="DIR", help="has cifar-10-batches-py/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--threads", type=int, default=4, help="DALI's, or torch's processes")
 parser.add_argument("--max-steps", type=int, metavar="N", help="compare and time N batches")

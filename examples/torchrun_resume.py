@@ -17,10 +17,10 @@ from dali_storage.loaders import Shard, image_folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--steps", type=int, default=60)
 args = parser.parse_args()
-
 distributed.init_process_group("nccl" if args.device == "gpu" else "gloo")
 shard = Shard.here()
 device = torch.device("cpu" if args.device == "cpu" else f"cuda:{shard.local_rank}")

@@ -1,6 +1,6 @@
 """Training with DistributedDataParallel; every process reads its own part of the pictures.
 
-torchrun --standalone --nproc-per-node 2 examples/torchrun_train.py --data DIR --device cpu
+torchrun --standalone --nproc-per-node 2 examples/torchrun_train.py --data DIR
 """
 
 import argparse
@@ -13,7 +13,8 @@ from dali_storage.loaders import Shard, image_folder
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
-parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+here = "gpu" if torch.cuda.is_available() else "cpu"
+parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-steps", type=int, metavar="N", help="leave every epoch after N batches")
 args = parser.parse_args()

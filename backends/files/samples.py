@@ -71,7 +71,7 @@ class SampleFiles:
         self.alignment = _DIRECT_ALIGNMENT if around else _CACHE_LINE
         self.unit = _DIRECT_ALIGNMENT if around else 1
         self.by_ring = by_ring
-        # `~size` of each file, ~-1 before: zeros take no memory.
+        # `~size` of each file; 0 until it is sized, because pages of zeros take no memory.
         self._inverted = np.zeros(catalog.file_count, np.int64)
         self._kept: dict[int, dict[int, int]] = {}  # by lane: sample -> descriptor
         _instances.add(weakref.ref(self, _instances.discard))
@@ -109,7 +109,7 @@ class SampleFiles:
 
     def forget(self, samples: IntArray) -> None:
         """Forget the sizes of `samples`, which are sized again when next needed."""
-        self._inverted[samples] = ~-1
+        self._inverted[samples] = 0
 
     def keeps(self, lane: int) -> bool:
         """Whether files that `sizes()` opened are still open for the next read."""

@@ -81,8 +81,8 @@ class Dali(Ours):
     def taken(self) -> Generator[Any, None, None]:
         """The batches of the pipeline."""
         files = [self._args.file_list_train[number] for number in self.samples()]
-        given = {"name": "Reader"}
-        given |= {"prefetch_queue_depth": self.options["prefetch_queue_depth"]}
+        ahead = self.options["prefetch_queue_depth"]
+        given = {"name": "Reader", "prefetch_queue_depth": ahead}
         threads, queued = max(1, self._args.computation_threads), min(2, self.steps)
         # The dynamic executor leaves released batches intact.
         with Pipeline(

@@ -12,25 +12,21 @@ from dali_storage.cli import index
 
 from ..dataset import write_record
 
-_TORCH: dict[str, Any] = {"reader.data_loader": "pytorch"}
 _PLUGINS = "benchmarks.dlio.plugins"
 
 
-def _plugin(name: str, loader: str = "pytorch") -> dict[str, Any]:
-    how = {"reader.data_loader": loader, "reader.data_loader_sampler": "iterative"}
-    return how | {"reader.data_loader_classname": f"{_PLUGINS}.{name}"}
+def _plugin(name: str) -> dict[str, Any]:
+    loader = {"reader.data_loader_classname": f"{_PLUGINS}.{name}"}
+    return loader | {"reader.data_loader_sampler": "iterative"}
 
 
-def _workers(*counts: int, **settings: str) -> dict[str, dict[str, Any]]:
-    name = "dlio-bytes" if settings else "dlio"
-    more = _TORCH | {f"reader.{key}": value for key, value in settings.items()}
-    return {f"{name}-{count}": more | {"reader.read_threads": count} for count in counts}
-
-
-def _readers(loader: str = "pytorch", *, dali: bool = True) -> dict[str, dict[str, Any]]:
-    names = {"dali": "Dali", "ours-pipeline": "OursInPipeline"} if dali else {}
-    names |= {"ours": "Ours", "ours-direct": "Ours"}
-    return {leg: _plugin(name, loader) for leg, name in names.items()}
+_DLIO: dict[str, dict[str, Any]] = {f"dlio-{n}": {"reader.read_threads": n} for n in (0, 2, 4)}
+_BYTES = {
+    name.replace("dlio", "dlio-bytes"): how | {"reader.reader_classname": f"{_PLUGINS}.Bytes"}
+    for name, how in _DLIO.items()
+}
+_PIPELINES = {"dali": _plugin("Dali"), "ours-pipeline": _plugin("OursInPipeline")}
+_OURS = {"ours": _plugin("Ours"), "ours-direct": _plugin("Ours")}
 
 
 @dataclass(frozen=True)
@@ -76,15 +72,14 @@ class Workload:
         }
 
 
-_BYTES = f"{_PLUGINS}.Bytes"
 WORKLOADS = {
     "retinanet": Workload(
         "jpeg",
         batch=24,
         seconds=0.04755,  # on a B200
         length=322_957,  # files of 180 KB
-        files=2016,
-        legs=_workers(0, 2, 4) | _workers(2, 4, reader_classname=_BYTES) | _readers(),
+        files=8064,
+        legs=_DLIO | _BYTES | _PIPELINES | _OURS,
     ),
     "cosmoflow": Workload(
         "tfrecord",
@@ -92,7 +87,7 @@ WORKLOADS = {
         seconds=0.0035,  # on an H100
         length=2_828_486,
         files=320,
-        legs=_readers("native_dali"),
+        legs=_PIPELINES | _OURS,
         more={"reader.data_loader": "native_dali"},
     ),
     # Of MLPerf's 147 MB a sample, and batches of 7, a third and two; the rate of bytes is the same.
@@ -102,7 +97,7 @@ WORKLOADS = {
         seconds=0.0321,  # on an H100
         length=51_000_000,
         files=32,
-        legs=_workers(0, 2, 4, reader_classname=_BYTES) | _readers(dali=False),
+        legs=_BYTES | _OURS,
     ),
 }
 

@@ -81,6 +81,7 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
     def batches(self) -> Generator[Any, None, None]:
         """The same, in the thread that calls it."""
         with closing(self.stream(self.samples())) as stream:
+            self.open(stream)
             stream.start(device_id=None)
             for step in range(self.steps):
                 stream.position.seek(step)
@@ -97,7 +98,7 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
         return found[: self.steps * self.batch_size]
 
     def stream(self, samples: IntArray) -> BatchStream:
-        """The batches of these samples, opened; nothing is read after the last one."""
+        """The batches of these samples, not opened yet; nothing is read after the last one."""
         args, count = self._args, self._args.num_samples_per_file
         files = args.file_list_train if self.train else args.file_list_eval
         given: dict[str, Any] = dict(self.options)
@@ -119,18 +120,23 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
             elif self.format_type is FormatType.NPY:
                 reader = readers.numpy
         stream = BatchStream("Reader", spec_of(reader).prepare(**given).opening)
+        stream.configure(batch_size=self.batch_size, seed=0, checkpointing=False)
+        stream.position.successor = lambda step: min(step + 1, self.steps - 1)
+        return stream
+
+    def open(self, stream: BatchStream) -> None:
+        """Open it; refuse, by name, a file with another number of records than DLIO expects."""
+        count = self._args.num_samples_per_file
         try:
-            stream.configure(batch_size=self.batch_size, seed=0, checkpointing=False)
-            has = stream.open().catalog.containers
+            found = stream.open().catalog
         except ValueError as error:
             error.add_note(f"dataset.num_samples_per_file is {count}")
             raise
+        has = found.containers
         if has is not None and (wrong := np.flatnonzero(has != count)).size:
-            path = os.fsdecode(stream.open().catalog.file_path(int(wrong[0])))
+            path = os.fsdecode(found.file_path(int(wrong[0])))
             what = f"dataset.num_samples_per_file is {count}, but {path!r} has {has[wrong[0]]}"
             raise ValueError(what)
-        stream.position.successor = lambda step: min(step + 1, self.steps - 1)
-        return stream
 
     def finalize(self) -> None:
         """Nothing is left to close after an epoch."""

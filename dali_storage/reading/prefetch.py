@@ -193,7 +193,7 @@ class Prefetcher:
         self.loading.close()
 
     def read_ahead(self, index: int, successor: Callable[[int], int], asked: bool = True) -> None:
-        """Start reading batch `index`, `asked` for soon, and its successors, without waiting."""
+        """Start reading batch `index`, which is `asked` for or follows, and those after it."""
         if self._hot.samples(index) is None:
             self._submit_ahead(index, successor, asked)
 

@@ -7,7 +7,6 @@ import pytest
 from nvidia.dali import Pipeline, fn
 
 from dali_storage import readers
-from tests.kit.pages import snippets
 from tests.kit.parity import build, numbers
 from tests.loaders.test_bad_images import jpeg
 
@@ -63,12 +62,3 @@ def test_the_broken_image_is_named_in_its_place(options, most, order, bad, files
     assert wanted[number] in indices
     start = number - indices.index(wanted[number])
     assert indices == wanted[start : start + len(found)]
-
-
-def test_the_snippet_prints_the_sample(files, capsys):
-    os.truncate(files[3], 300)
-    pipeline = decoding({"files": files}, [], prefetch_queue_depth=1)
-    snippet = snippets("docs/bad-samples.md", "python")[0].replace('"Reader"', '"R"')
-    with pytest.raises(RuntimeError, match="decoders"):
-        exec(snippet, {"pipe": pipeline, "readers": readers})
-    assert capsys.readouterr().out == f"(3, '{files[3]}')\n"

@@ -37,7 +37,7 @@ def data(pictures, tmp_path_factory):
 def by_torchrun(data, tmp_path_factory):
     directory = tmp_path_factory.mktemp("restarts")
     (directory / "checkpoints" / "99").mkdir(parents=True)  # one that was being written
-    example = ROOT / "examples" / "torchrun_resume.py", "--data", data, "--device", "cpu"
+    example = ROOT / "examples" / "torchrun_resume.py", "--data", data
     for workers, steps in ((2, FIRST), (3, LAST)):
         torchrun(workers, "tests.kit.watched", directory, *example, "--steps", steps)
     return directory
@@ -53,14 +53,13 @@ def by_ray(data, tmp_path_factory):
     (code,) = re.findall(r"^```python\n([^`]*ray\.train[^`]*)^```", page, re.MULTILINE)
     for there, here in (
         ("/data/train", f"{data}/train"),
-        ("batch_size=64", 'batch_size=8, device="cpu"'),
+        ("batch_size=64", "batch_size=8"),
         ("pass  # train", f"open('{directory}/shapes', 'a').write(f'{{*images.shape,}}\\n')"),
-        ("num_workers=16, use_gpu=True", "num_workers=2"),
     ):
         assert there in code
         code = code.replace(there, here)
     (directory / "page.py").write_text(code)
-    example = f"{ROOT}/examples/ray_train.py --data {data}/train --device cpu"
+    example = f"{ROOT}/examples/ray_train.py --data {data}/train"
     with TemporaryDirectory(prefix="ray-") as short:
         done = namespace.run(
             namespace.NETWORK,

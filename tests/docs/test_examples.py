@@ -17,23 +17,23 @@ from tests.kit.paths import ROOT
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 COMMANDS = {
     "ignite": [
-        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 --max-steps 6",
-        "{examples}/ignite_train.py --data {pictures} --device cpu --epochs 3 "
+        "{examples}/ignite_train.py --data {pictures} --epochs 3 --max-steps 6",
+        "{examples}/ignite_train.py --data {pictures} --epochs 3 "
         "--resume checkpoints/checkpoint_6.pt",
     ],
     "torchrun": [
         "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_train.py "
-        "--data {pictures} --device cpu --epochs 3 --max-steps 2"
+        "--data {pictures} --epochs 3 --max-steps 2"
     ],
-    "lightning": ["{examples}/lightning_train.py --data {pictures} --device cpu --max-steps 10"],
-    "jax": ["{examples}/jax_train.py --data {pictures} --device cpu --epochs 3 --max-steps 3"],
+    "lightning": ["{examples}/lightning_train.py --data {pictures} --max-steps 10"],
+    "jax": ["{examples}/jax_train.py --data {pictures} --epochs 3 --max-steps 3"],
     "plot": ["{examples}/plot_mixture.py mixture.svg"],
-    "segmentation": ["{examples}/segmentation.py --data data --device cpu"],
-    "mixture": ["{examples}/mixture.py --data {pictures} --device cpu"],
+    "segmentation": ["{examples}/segmentation.py --data data"],
+    "mixture": ["{examples}/mixture.py --data {pictures}"],
     "coco": ["{examples}/coco_ssd.py"],
-    "dynamic": ["{examples}/dynamic_train.py --data {pictures} --device cpu --max-steps 6"],
+    "dynamic": ["{examples}/dynamic_train.py --data {pictures} --max-steps 6"],
     "side_by_side": [
-        "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar --device cpu "
+        "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar "
         "--threads 1 --max-steps 1"
     ],
 }

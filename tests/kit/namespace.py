@@ -28,18 +28,23 @@ def run(
     If the machine refuses the namespace, a `required` one skips the test; otherwise Python runs
     without it.
     """
-    refusal = _refusal(kind)
-    if refusal and required:
-        pytest.skip(refusal)
-    inside = [*_UNSHARE, kind, sys.executable, "-m", "tests.kit.namespace", kind]
-    command = [*([sys.executable] if refusal else inside), *map(str, arguments)]
+    refused = refusal(kind)
+    if refused and required:
+        pytest.skip(refused)
+    command = [*([sys.executable] if refused else inside(kind)), *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, text=True, timeout=1800, **options)
 
 
+def inside(*kinds: str) -> list[str]:
+    """The words before the arguments of a Python that runs in namespaces of these kinds."""
+    return [*_UNSHARE, *kinds, sys.executable, "-m", "tests.kit.namespace", *kinds[-1:]]
+
+
 @functools.cache
-def _refusal(kind: str) -> str:
+def refusal(*kinds: str) -> str:
+    """Why this machine refuses namespaces of these kinds; empty if it does not."""
     try:
-        subprocess.run([*_UNSHARE, kind, "true"], check=True, capture_output=True, timeout=60)
+        subprocess.run([*_UNSHARE, *kinds, "true"], check=True, capture_output=True, timeout=60)
     except subprocess.CalledProcessError as error:
         remedy = "sysctl user.max_user_namespaces=1000, or --privileged for a container"
         return f"no namespaces: {error.stderr.decode().strip()}; {remedy}"

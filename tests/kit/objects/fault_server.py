@@ -462,6 +462,7 @@ async def main() -> None:
     parser.add_argument("--root", type=Path, help="for measurements: its directories are buckets")
     parser.add_argument("--latency", type=float, default=0.0, help="of each answer, in seconds")
     parser.add_argument("--tail", type=float, default=0.0, help="the part that takes 0.5 s longer")
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1; 0: a free one")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     given, context = parser.parse_args(), None
     if given.certificate:
@@ -469,7 +470,7 @@ async def main() -> None:
         context.load_cert_chain(*given.certificate)
     server = Server(called=not given.root)
     listener = await asyncio.start_server(
-        server.connection, "127.0.0.1", 0, limit=1 << 22, backlog=1024, ssl=context
+        server.connection, "127.0.0.1", given.port, limit=1 << 22, backlog=1024, ssl=context
     )
     if not given.root:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a test that interrupts itself

@@ -1,0 +1,72 @@
+"""Draws the table of gains of docs/benchmarks.md, in two themes: `python -m benchmarks.chart`.
+
+Each bar reaches from DALI's own reader, 1x, to ours; of a range, the bar ends at its lower end.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+THEMES = {"gain.svg": ("#1f2328", "#d0d7de"), "gain-dark.svg": ("#e6edf3", "#3d444d")}
+"""The files, with the colours of texts and of lines."""
+_OURS, _DALIS = "#2da44e", "#8c959f"
+_LEFT, _OCTAVE, _ROW, _WIDTH = 300, 68, 26, 760  # pixels: where 0.5x is, of a factor of 2, ...
+_TICKS = (0.5, 1, 2, 4, 8, 16, 32)
+
+
+def rows(page: str) -> list[tuple[str, list[float]]]:
+    """The situations of the table with their x, or with both ends of its range."""
+    text = page.partition("<!-- gains -->")[2].partition("<!-- end of gains -->")[0]
+    found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([\d.]+)(?: to ([\d.]+))? \|", text, re.M)
+    return [
+        (
+            f"{what}: {option}".replace(": nothing", "").replace("`", ""),
+            [*map(float, filter(None, x))],
+        )
+        for what, option, *x in found
+    ]
+
+
+def _at(x: float) -> float:
+    return _LEFT + _OCTAVE * (math.log2(x) + 1)
+
+
+def _shapes(gains: list[tuple[str, list[float]]], text: str, line: str) -> Iterator[str]:
+    foot = _ROW * (len(gains) + 1) + 8
+    head = "read, not decoded, but for the last"
+    yield f'<text x="8" y="18" fill="{text}" font-weight="bold">{head}</text>'
+    for tick in _TICKS:
+        colour, width = (_DALIS, 3) if tick == 1 else (line, 1)
+        x = f"{_at(tick):.1f}"
+        yield f'<path d="M{x} 24V{foot}" stroke="{colour}" stroke-width="{width}"/>'
+        name = "DALI" if tick == 1 else f"{tick:g}x"
+        yield f'<text x="{x}" y="18" fill="{_DALIS}" text-anchor="middle">{name}</text>'
+    for number, (what, ends) in enumerate(gains, 1):
+        y = _ROW * number + 8
+        first, last = sorted((_at(1), _at(ends[0])))
+        yield f'<text x="8" y="{y + 13}" fill="{text}">{escape(what)}</text>'
+        bar = f'x="{first:.1f}" y="{y}" width="{last - first:.1f}" height="16"'
+        yield f'<rect {bar} fill="{_OURS}"/>'
+        if ends[1:]:
+            path = f"M{last:.1f} {y + 8}H{_at(ends[1]):.1f}"
+            yield f'<path d="{path}" stroke="{_OURS}" stroke-width="3"/>'
+        said = " to ".join(f"{end:g}" for end in ends) + "x"
+        end = max(_at(1), *map(_at, ends)) + 6
+        yield f'<text x="{end:.1f}" y="{y + 13}" fill="{text}">{said}</text>'
+
+
+def drawing(page: str, text: str, line: str) -> str:
+    """The table of the page as an SVG."""
+    gains = rows(page)
+    size = f"{_WIDTH} {_ROW * (len(gains) + 1) + 14}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-size="13" '
+    head += 'font-family="system-ui,sans-serif">'
+    return "\n".join([head, *_shapes(gains, text, line), "</svg>\n"])
+
+
+if __name__ == "__main__":
+    for name, colours in THEMES.items():
+        (DOCS / name).write_text(drawing((DOCS / "benchmarks.md").read_text(), *colours))
