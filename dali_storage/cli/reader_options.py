@@ -10,24 +10,28 @@ from .index_samples import key_and_value
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    text = "a directory, URL or index; or containers, such as tar files"
+    text = "a directory, URL or index; or tar files"
     parser.add_argument("paths", metavar="PATH", nargs="*", help=text)
     text = "of `readers`; default: file, or webdataset for *.tar"
     parser.add_argument("--reader", metavar="NAME", help=text)
     text = "of the reader, such as ext=jpg; VALUE is JSON or text"
-    parser.add_argument(
-        "--argument", type=key_and_value, nargs="+", action="extend", default=[],
-        metavar="KEY=VALUE", help=text,
-    )  # fmt: skip
+    more: Any = {
+        "nargs": "+",
+        "action": "extend",
+        "default": [],
+        "metavar": "KEY=VALUE",
+        "help": text,
+    }
+    parser.add_argument("--argument", type=key_and_value, **more)
 
 
 def described(given: argparse.Namespace) -> dict[str, Any]:
     """Return the reader and its arguments in plain types, for `opening_of()`."""
     paths = [it if "://" in it else os.path.abspath(it) for it in given.paths]
-    reader = given.reader or ("webdataset" if "".join(paths[:1]).endswith(".tar") else "file")
-    place = {"file": "file_root", "numpy": "file_root", "webdataset": "paths"}.get(reader, "path")
-    named = {place: paths if len(paths) > 1 else paths[0]} if paths else {}
-    return {"reader": reader, "arguments": {**named, **dict(given.argument)}}
+    tars = bool(paths) and paths[0].endswith(".tar")
+    reader = given.reader or ("webdataset" if tars else "file")
+    named = {"file_root": paths[0]} if len(paths) == 1 and not tars else {"paths": paths}
+    return {"reader": reader, "arguments": {**(named if paths else {}), **dict(given.argument)}}
 
 
 def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:

@@ -6,12 +6,9 @@ the samples. The exit status is 0 if the epoch is complete, 1 if not, 2 if there
 """
 
 import argparse
-import base64
 import json
 import sys
-import zlib
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -19,15 +16,12 @@ import numpy as np
 from bmap_tools import console
 from bmap_tools.atomic import destination, replacing
 
-from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
-from ..receipts.dataset import compare, marks_of, stream_of, suspects
-from ..receipts.hashing import above_all, hashed, shown
-from ..receipts.values import COLUMNS, Words, combine, receipt_of
+from ..receipts.dataset import Listed, compare, suspects
+from ..receipts.values import COLUMNS, ROWS, combine, packed, receipt_of, unpacked
 from . import reader_options
 
-_SHOWN = 5  # names of a row
-_OF_ALL = "source", "epoch", "shard"  # None in the receipt of a data set
+_SHOWN = 5  # names of a group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,32 +43,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given[comparing:])
     try:
         return _compare(options) if comparing else _write(options)
-    except (BackendUnavailable, KeyError, MemoryError, OSError, TypeError, ValueError) as error:
+    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
 def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
-    made = reader_options.described(given)
+    made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
     with replacing(given.output) as file:
-        catalog, rows, _, hashes = _hashed(made, given.bytes)
-        table, nothing = np.zeros((256, COLUMNS), np.uint64), np.zeros(len(rows), np.uint64)
-        np.add.at(table, hashes[:, 0] % 256, np.column_stack([nothing + 1, nothing, hashes]))
-        mode, whole = "bytes" if given.bytes else "samples", dict.fromkeys(_OF_ALL)
-        receipt = receipt_of(table, mode=mode, dataset=catalog.checksum(), **whole)
-        made["receipt"] = receipt
-        sizes = rows[:, 1 :: 3 if given.bytes else 1]
-        made["sizes"] = base64.b64encode(zlib.compress(sizes.astype("<u8").tobytes())).decode()
+        with Listed(reader_options.opening_of(**made)) as listed:
+            table, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Any]()
+            for rows, its in listed.rows(given.bytes):
+                np.add.at(table, rows[:, 2] % np.uint64(ROWS), rows)
+                sizes.append(its)
+        dataset = {"dataset": listed.catalog.checksum(), "source": None, "epoch": None}
+        receipt = receipt_of(table, mode=mode, **dataset, shard=None)
+        made |= {"receipt": receipt, "sizes": packed(of_all := np.concatenate(sizes))}
         file.write(json.dumps(made, indent=1).encode())
-    what = f"{len(rows):,} samples, {int(sizes.sum()):,} bytes"
+    what = f"{receipt['count']:,} samples, {int(of_all.sum()):,} bytes"
     console.print_result(f"{given.output!r}: {what}, {mode}: {receipt['sum']}")
     return 0
 
 
 def _compare(given: argparse.Namespace) -> int:
     made, epoch = (_loaded(it) for it in (given.dataset, given.epoch))
-    if not isinstance(made, dict) or "receipt" not in made:
+    if not isinstance(made, dict) or made.keys() != {"reader", "arguments", "receipt", "sizes"}:
         what = "is not the receipt of a data set; make one by `python -m dali_storage receipt`"
         raise ValueError(f"{given.dataset!r} {what}")
     epoch = combine(*(epoch if isinstance(epoch, list) else [epoch]))
@@ -82,15 +76,18 @@ def _compare(given: argparse.Namespace) -> int:
     console.print_result(verdict)
     if complete:
         return 0
-    catalog, rows, above, hashes = _hashed(made, hashes=False)
-    then = np.frombuffer(zlib.decompress(base64.b64decode(made["sizes"])), "<u8")
-    if (count := made["receipt"]["count"]) != len(rows):
-        console.print_result(f"the data set has changed: {count:,} samples then, {len(rows):,} now")
-    elif (changed := (then.reshape(rows[:, 1:].shape) != rows[:, 1:]).any(1)).any():
-        for sample in np.flatnonzero(changed).tolist():
-            console.print_result(f"its size has changed: {shown(catalog, sample, above)}")
-    for kind, samples in suspects(made["receipt"], epoch, hashes[:, 0]):
-        some = ", ".join(shown(catalog, it, above) for it in samples[:_SHOWN].tolist())
+    with Listed(reader_options.opening_of(made["reader"], made["arguments"])) as listed:
+        rows, sizes = (np.concatenate(it) for it in zip(*listed.rows(), strict=True))
+    count, catalog = made["receipt"]["count"], listed.catalog
+    then, now = unpacked(made["sizes"]).view(np.int64), sizes
+    if made["receipt"]["dataset"] != catalog.checksum():
+        what = f"{count:,} samples then, {catalog.delivered:,} now"
+        console.print_result(f"the names or labels of the data set have changed: {what}")
+    if then.size == now.size:
+        for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
+            console.print_result(f"its size has changed: {listed.shown(sample)}")
+    for kind, samples in suspects(made["receipt"], epoch, rows[:, 2]):
+        some = ", ".join(map(listed.shown, samples[:_SHOWN].tolist()))
         among = f", among {samples.size:,} names" * (samples.size != 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
     return 1
@@ -102,17 +99,3 @@ def _loaded(path: str) -> Any:
             return json.load(file)
         except ValueError as error:
             raise ValueError(f"{path!r} is not JSON: {error}") from None
-
-
-def _hashed(made: dict[str, Any], hashes: bool) -> tuple[Catalog, Any, int, Words]:
-    """Return the samples of a reader, the marks of all, the path above, and `hashing.hashed()`."""
-    opening, found = reader_options.opening_of(made["reader"], made["arguments"]), list[Words]()
-    with closing(stream_of(opening, hashes)) as stream:
-        catalog = stream.open().catalog
-        above = above_all(catalog, np.arange(catalog.delivered))
-        with console.bar("hashing", catalog.delivered) as tick:
-            for part in marks_of(stream):
-                found.append(part)
-                tick(int(part[0, 0]))
-    parts = [hashed(catalog, part, [above] * len(part)) for part in found]
-    return catalog, np.concatenate(found), above, np.concatenate(parts)

@@ -1,9 +1,9 @@
 """`python -m dali_storage replay STATE [PATH ...] --step N`: which samples had a step of a run?
 
 STATE is JSON of `readers.state()`, taken at any time of the run. PATH, or --reader and --argument,
-name the samples, and any order other than DALI's, as in the run. Each line has the rank, the number
-and the name of a sample, before bad ones are replaced. With `--name NAME`, each has a step after
-STATE, the rank and the number, in two epochs.
+name the samples, and any order other than DALI's, as in the run. Each line has the step, the rank,
+and the number and the name of a sample, before bad ones are replaced. With `--name NAME`, the lines
+are of this file, at the steps after STATE, in two epochs.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -38,32 +37,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         _print(given)
-    except (BackendUnavailable, KeyError, MemoryError, OSError, TypeError, ValueError) as error:
+    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
 def _print(given: argparse.Namespace) -> None:
-    with open(given.state, "rb") as file:
-        state = json.load(file)
-    run, catalog = _run(state, given)
+    run, catalog = _run(given)
+    steps, numbers = range(run.step, run.step + _EPOCHS * run.rounds), None
     if given.name is not None:
-        _search(run, catalog, given.name, given.rank)
-        return
-    if given.step < 0:
+        numbers = _samples(catalog, os.fsencode(given.name))
+    elif (steps := range(given.step, given.step + 1)).start < 0:
         raise ValueError(f"--step must be at least 0, not {given.step}")
-    for rank in _ranks(run, given.step, given.rank):
-        for sample in run.batch(given.step, rank).tolist():
-            piece = sample * catalog.pieces
-            name, where = os.fsdecode(catalog.name(piece)), catalog.where(piece)
-            console.print_result("  ".join([f"{rank}", f"{sample}", name, where]).rstrip())
+    for step in steps:
+        every = range(run.ranks(step))
+        if given.rank not in (None, *every):
+            what = f"step {step} has the ranks 0 to {len(every) - 1}, not {given.rank}"
+            raise ValueError(f"--rank: {what}")
+        for rank in every if given.rank is None else [given.rank]:
+            batch = run.batch(step, rank)
+            if numbers is not None:
+                batch = np.unique(batch[np.isin(batch, numbers)])  # without padding
+            for sample in batch.tolist():
+                piece = sample * catalog.pieces
+                line = f"{step}  {rank}  {sample}  {os.fsdecode(catalog.name(piece))}"
+                console.print_result(f"{line}  {catalog.where(piece)}".rstrip())
 
 
-def _run(state: Any, given: argparse.Namespace) -> tuple[Run, Catalog]:
+def _run(given: argparse.Namespace) -> tuple[Run, Catalog]:
     """Return the run of a state, and its samples."""
-    opening = reader_options.opening_of(**reader_options.described(given))
-    catalog, reader, ordering = opening.open()
+    with open(given.state, "rb") as file:
+        try:
+            state = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{given.state!r} is not JSON: {error}") from None
+    catalog, reader, ordering = reader_options.opening_of(**reader_options.described(given)).open()
     reader.close()
     what = f"{given.state!r} is not a state of readers.state()"
     saved, options = read_state(what, state, ordering.dealt)
@@ -75,29 +84,10 @@ def _run(state: Any, given: argparse.Namespace) -> tuple[Run, Catalog]:
     return Run(saved, options, ordering), catalog
 
 
-def _ranks(run: Run, step: int, rank: int | None) -> Sequence[int]:
-    every = range(run.ranks(step))
-    if rank is not None and rank not in every:
-        raise ValueError(f"--rank: step {step} has the ranks 0 to {len(every) - 1}, not {rank}")
-    return every if rank is None else [rank]
-
-
-def _search(run: Run, catalog: Catalog, name: str, rank: int | None) -> None:
-    """Print the next steps of a file, from the state on, in two epochs."""
+def _samples(catalog: Catalog, name: bytes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the numbers of the samples in a file."""
+    alike = np.flatnonzero(np.diff(catalog.offsets) == len(name)).tolist()
+    if not (found := [it for it in alike if catalog.file_name(it) == name]):
+        raise ValueError(f"there is no file {os.fsdecode(name)!r}; names are as --step prints them")
     files = catalog.files(np.arange(len(catalog)))
-    wanted = np.flatnonzero(files == _file(catalog, os.fsencode(name))) // catalog.pieces
-    for step in range(run.step, run.step + _EPOCHS * run.rounds):
-        for each in _ranks(run, step, rank):
-            batch = run.batch(step, each)
-            for sample in np.unique(batch[np.isin(batch, wanted)]).tolist():
-                console.print_result(f"{step}  {each}  {sample}")
-
-
-def _file(catalog: Catalog, name: bytes) -> int:
-    """Return the number of a file."""
-    names, at = bytes(catalog.names), -1
-    while (at := names.find(name, at + 1)) >= 0:
-        file = int(np.searchsorted(catalog.offsets, at))
-        if catalog.offsets[file] == at and catalog.offsets[file + 1] == at + len(name):
-            return file
-    raise ValueError(f"there is no file {os.fsdecode(name)!r}; names are as --step prints them")
+    return np.flatnonzero(np.isin(files, found)) // catalog.pieces

@@ -3,13 +3,13 @@
 The *key* of a sample has, for each of its pieces, its name, a zero byte and its start in the file.
 The hash of a sample is that of its key, followed by the size of each piece and, with "bytes", the
 hash of the piece's bytes. Numbers are little-endian, of 64 bits, and hashes in xxhash's canonical
-form. A name is the path below the directory that all files of the data set, or of a source of a
-mixture, share: so it is the same wherever the data set is mounted.
+form. A name is the path below the directory that all files of the data set, or of a source of
+`readers.mix`, share: so it is the same wherever the data set is mounted.
 """
 
 import importlib
-import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -24,83 +24,79 @@ from ..contract.views import Contents, Views
 from ..reading.loading import LoadedBatch
 from .values import Words
 
+_PART = 1 << 16  # names that are Python objects at the same time
 
-def xxhash() -> Any:
-    """Import the package; raise BackendUnavailable if missing."""
+
+def xxh3() -> Any:
+    """Return the hash, 16 bytes of bytes; raise BackendUnavailable if the package is missing."""
     try:
-        return importlib.import_module("xxhash")
+        return importlib.import_module("xxhash").xxh3_128_digest  # releases the interpreter lock
     except ModuleNotFoundError:
         what = "receipts need the package xxhash, which is not installed"
         raise BackendUnavailable(what, "pip install 'dali-storage[receipts]'") from None
 
 
-def marks(catalog: Catalog, samples: IntArray, views: Views, hashes: bool) -> Words:
-    """Return what receipts need of a batch: uint64[n, 1 + pieces * (1 or 3)].
+class Hashes:
+    """The hashes of a catalog's samples."""
 
-    Of each sample, its number; then of each piece its size in bytes and, with `hashes`, the hash of
-    its bytes.
-    """
-    ranges = catalog.ranges  # if a part of a sample was read, its whole size
-    sizes = views.sizes if ranges is None else ranges.sizes[catalog.pieces_of(samples)]
-    pieces = sizes.astype("<u8")[:, None]
-    if hashes:
-        digest = xxhash().xxh3_128_digest  # releases the interpreter lock
-        found = np.frombuffer(b"".join(map(digest, views.slices())), "<u8")
-        pieces = np.hstack([pieces, found.reshape(-1, 2)])
-    numbers = samples.astype("<u8")[:, None]
-    return np.hstack([numbers, pieces.reshape(samples.size, -1)])
+    def __init__(self, catalog: Catalog) -> None:
+        """Find the directories that names are relative to."""
+        self._catalog, self._digest = catalog, xxh3()
+        # The first file of each source, and the length of the path above its names.
+        self._firsts, self._above = catalog.sidecar.get("firsts", [0]), list[int]()
+        for start, stop in pairwise([*self._firsts, catalog.file_count]):
+            shared = _shared(catalog.file_names(np.array([start, stop - 1])))
+            for at in range(start, stop if shared else start, _PART):
+                names = catalog.file_names(np.arange(at, min(at + _PART, stop)))
+                shared = _shared([shared, min(names), max(names)])
+            self._above.append(len(shared))
 
+    def names(self, files: IntArray) -> list[bytes]:
+        """Return the names of files, as they are hashed."""
+        above = np.take(self._above, np.searchsorted(self._firsts, files, "right") - 1).tolist()
+        return [it[n:] for it, n in zip(self._catalog.file_names(files), above, strict=True)]
 
-def hashed(catalog: Catalog, its_marks: Words, above: Iterable[int]) -> Words:
-    """Return of each sample the hash of its key, half of it, and its own, low half first.
+    def rows(self, samples: IntArray, sizes: IntArray, pieces: Sequence[Any] | None) -> Words:
+        """Return what is added up of n delivered samples: uint64[n, 5].
 
-    uint64[n, 3]. `above`: the length of the path above the names of each sample.
-    """
-    digest, samples, step = xxhash().xxh3_128_digest, its_marks[:, 0].view(np.int64), catalog.pieces
-    pieces, keys = catalog.pieces_of(samples), [b""] * samples.size
-    starts = catalog.starts(pieces).astype("<i8").view("V8").reshape(-1, step)
-    names = np.array(catalog.file_names(catalog.files(pieces)), object).reshape(-1, step)
-    for piece in range(step):
-        parts = zip(keys, names[:, piece], above, starts[:, piece].tolist(), strict=True)
-        keys = [key + name[cut:] + b"\0" + start for key, name, cut, start in parts]
-    rows = np.ascontiguousarray(its_marks[:, 1:])
-    ends = rows.view(f"V{rows.itemsize * rows.shape[1]}").ravel().tolist()
-    found = [*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))]
-    words = np.frombuffer(b"".join(found), ">u8").astype(np.uint64).reshape(2, -1, 2)
-    return np.column_stack([words[0, :, 1], words[1, :, ::-1]])
-
-
-def above_all(catalog: Catalog, samples: IntArray) -> int:
-    """Return the length of the path of the directory that the files of all `samples` share."""
-    files = catalog.files(catalog.pieces_of(samples))
-    names, starts = np.frombuffer(catalog.names, np.uint8), catalog.offsets[:-1][files]
-    shared = catalog.file_name(int(files[0]))[: int((catalog.offsets[1:][files] - starts).min())]
-    for at, byte in enumerate(shared):  # class directories in a root soon differ
-        if (names[starts + at] != byte).any():
-            return shared[:at].rfind(b"/") + 1
-    return shared.rfind(b"/") + 1
+        One, zero (for a replaced sample, one), half of the hash of the key, and both halves of the
+        sample's hash, low half first. `sizes`: int64[n * pieces]; `pieces`: their bytes, if hashed.
+        """
+        catalog, digest, its = self._catalog, self._digest, self._catalog.pieces_of(samples)
+        starts = catalog.starts(its).astype("<i8").view("V8").tolist()
+        names, ends = self.names(catalog.files(its)), sizes.astype("<i8").view("V8").tolist()
+        keys = [name + b"\0" + start for name, start in zip(names, starts, strict=True)]
+        if pieces is not None:
+            ends = [size + digest(it) for size, it in zip(ends, pieces, strict=True)]
+        if (step := catalog.pieces) > 1:
+            firsts = range(0, len(keys), step)
+            keys, ends = ([b"".join(it[at : at + step]) for at in firsts] for it in (keys, ends))
+        found = b"".join([*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))])
+        words = np.frombuffer(found, ">u8").astype(np.uint64).reshape(2, -1, 2)
+        rows = np.zeros((samples.size, 5), np.uint64)
+        rows[:, 0], rows[:, 2], rows[:, 3:] = 1, words[0, :, 1], words[1, :, ::-1]
+        return rows
 
 
-def shown(catalog: Catalog, sample: int, above: int) -> str:
-    """Return the name of a sample that is in its key, and its start in a container."""
-    piece = sample * catalog.pieces
-    name = os.fsdecode(catalog.name(piece)[above:])
-    return name if catalog.ranges is None else f"{name} at {int(catalog.ranges.starts[piece])}"
+def _shared(names: Sequence[bytes]) -> bytes:
+    """Return the path of the directory that all names share, with its slash."""
+    differ = (at for at, its in enumerate(zip(*names)) if len({*its}) > 1)  # noqa: B905
+    return names[0][: names[0].rfind(b"/", 0, next(differ, min(map(len, names)))) + 1]
 
 
 class HashedLoading(Substituting):
-    """Reads batches with one more output, which no pipeline uses: `marks()`.
+    """Reads batches with one more output, which no pipeline uses: `Hashes.rows()`.
 
-    A sample that another one replaces has its own number, but the size and hash of the other.
+    Of a sample that another one replaces, it has the key, and 0 as the hash.
     """
 
-    def __init__(self, hashes: bool, *arguments: Any, **named: Any) -> None:
+    def __init__(self, of_bytes: bool, substitute: Any, catalog: Catalog, *arguments: Any) -> None:
         """See `Substituting` for the other arguments."""
-        super().__init__(*arguments, **named)
-        self._hashes = hashes
-        if hashes:
+        super().__init__(substitute, catalog, *arguments)
+        self._hashes, self._of_bytes = Hashes(catalog), of_bytes
+        if of_bytes:
             self._wanted = Format().wanted  # all bytes of a sample
-        if self.substitute.replaces:
+        if substitute.replaces:
             self.views = ()  # `load()` knows which samples were asked for
 
     def load(
@@ -108,13 +104,22 @@ class HashedLoading(Substituting):
     ) -> dict[int, LoadedBatch | Exception]:
         """See `Loading`."""
         found = super().load(batches, lane, wanted)
-        for index, batch in found.items():
+        for index, batch in found.items() if self.substitute.replaces else ():
             if isinstance(batch, LoadedBatch):
-                cast("Words", batch.outputs[-1])[:, 0] = cast("IntArray", batches[index])
+                asked = cast("IntArray", batches[index])
+                instead = np.flatnonzero(batch.samples != asked)
+                rows = self._hashes.rows(asked[instead], np.zeros_like(instead), None)
+                rows[:, 1], rows[:, 3:] = 1, 0
+                cast("Words", batch.outputs[-1])[instead] = rows
         return found
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """See `Loading`."""
         found = super().outputs(samples, views, wanted)
         enter("checking")
-        return [*found, marks(self._catalog, samples, views, self._hashes)]
+        ranges = self._catalog.ranges  # if a part of a sample was read, its whole size
+        sizes: Any = (
+            views.sizes if ranges is None else ranges.sizes[self._catalog.pieces_of(samples)]
+        )
+        pieces = views.slices() if self._of_bytes else None
+        return [*found, self._hashes.rows(samples, sizes, pieces)]

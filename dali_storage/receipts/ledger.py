@@ -5,38 +5,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from ..bad_samples.arguments import bad_sample_options
 from ..contract._types import IntArray
 from ..order.sampling.dealing import StreamOrder
-from ..order.sampling.ordering import StreamOrdering
 from ..order.shards import Shards, rounds
 from ..reading.loading import LoadedBatch
 from ..reading.source import BatchStream
-from .hashing import HashedLoading, above_all, hashed, xxhash
-from .values import COLUMNS, Receipt, Words, receipt_of, table_of
+from .hashing import HashedLoading, xxh3
+from .values import COLUMNS, ROWS, Receipt, Words, receipt_of, table_of
 
 _STEP = 16  # batches that are added at once
 _HELD = 64  # batches that an iterator may hold; see `reading.position`
-_MOST = 16  # sources with a table of 256 rows
-
-
-class _Now(NamedTuple):
-    """What is known; replaced as a whole, so that a Ctrl-C leaves no half.
-
-    Attributes:
-        given: position, samples and `hashing.marks()` of the last batches, not added yet.
-        tables: see `receipt_of()`; by the number of the source (0 if there is one), and its *turn*,
-            an epoch or, in a stream, a pass. Of each source the last two.
-        place: the position of the last batch that was added.
-    """
-
-    given: deque[tuple[int, IntArray, Words]]
-    tables: Mapping[tuple[int, int], Words]
-    place: int
 
 
 def receipt_plugs(mode: Any, about: Mapping[str, Any], device: str, padded: Any) -> dict[str, Any]:
@@ -53,20 +36,27 @@ def receipt_plugs(mode: Any, about: Mapping[str, Any], device: str, padded: Any)
     if not padded:
         why = "otherwise an epoch begins within a batch"
         raise ValueError(f"receipt needs pad_last_batch=True; {why}")
-    xxhash()
+    xxh3()
     loading = partial(HashedLoading, mode == "bytes")
     on_error = replace(bad_sample_options(about, device), kind=loading)
     return {"on_error": on_error, "ledger": partial(Ledger, mode)}
 
 
 class Ledger:
-    """The receipts of one stream. Used by one thread."""
+    """The receipts of one stream, of the last two *turns* of each source. Used by one thread.
+
+    A turn is an epoch or, in a stream of samples, a pass.
+    """
 
     def __init__(self, mode: str) -> None:
         """`mode`: "samples" or "bytes"."""
         self._mode = mode
-        self._now = _Now(deque(), {}, -1)
-        self._above: dict[int, int] = {}  # of each source, see `hashing.hashed()`
+        # Position and `Hashes.rows()` of the last batches.
+        self._given = deque[tuple[int, Words]]()
+        # Tables by source and by the lowest bit of the turn: uint64[k, 2, n, 5]; the latest turns:
+        # int64[k]; and the position of the last batch in them. Replaced as a whole, so that a
+        # Ctrl-C leaves no half.
+        self._added: tuple[Words, IntArray, int] | None = None
 
     def giving(self, stream: BatchStream, batch: LoadedBatch, pending: int) -> Callable[[], object]:
         """Return a function in C that notes the batch at the position of the stream.
@@ -75,17 +65,24 @@ class Ledger:
         """
         if stream.substitute.only is not None:
             return int  # for a search of bad samples, not for the user
-        if len(self._now.given) > pending + _HELD + _STEP:
-            self._add(stream, pending + _HELD)
-        given, position = self._now.given, stream.position.next
+        given, position = self._given, stream.position.next
         while given and given[-1][0] >= position:  # given again
             given.pop()
-        return partial(given.append, (position, batch.samples, cast("Words", batch.outputs[-1])))
+        tables, latest, place = self._known(stream)
+        if position <= place:  # the user has gone back, in DALI's order to the start of an epoch
+            epoch = position // _rounds(stream)
+            dealt = stream.open().ordering.dealt
+            tables = tables * np.uint64(not dealt and epoch == latest[0])
+            tables[:, epoch & 1] = 0
+            self._added = tables, np.full_like(latest, 0 if dealt else epoch), position - 1
+        elif len(given) > pending + _HELD + _STEP:
+            self._add(stream, pending + _HELD)
+        return partial(given.append, (position, cast("Words", batch.outputs[-1])))
 
     def drop(self, pending: int) -> None:
         """Forget the last batches, which never reach the user."""
-        for _ in range(min(pending, len(self._now.given))):
-            self._now.given.pop()
+        for _ in range(min(pending, len(self._given))):
+            self._given.pop()
 
     def receipt(
         self, stream: BatchStream, pending: int, epoch: int | None = None, source: Any = None
@@ -95,18 +92,17 @@ class Ledger:
         names = _names(stream)
         if source not in names:
             raise ValueError(f"{stream}: source must be one of {names!r:.200}, not {source!r}")
-        number = names.index(source)
-        latest = max([turn for its, turn in self._now.tables if its == number], default=0)
-        turn = latest if epoch is None else epoch
-        if turn < max(0, latest - 1):
+        latest = int(self._known(stream)[1][names.index(source)])
+        if epoch is not None and epoch < max(0, latest - 1):
             what = f"epoch must be {latest - 1} or {latest}, not {epoch!r}"
             raise ValueError(f"{stream}: {what}: the receipts of earlier ones are forgotten")
-        return self._of(stream, number, turn)
+        return self._of(stream, names.index(source), latest if epoch is None else epoch)
 
     def saved(self, stream: BatchStream, pending: int) -> list[Receipt]:
         """Return the receipts for a state or a checkpoint."""
         self._add(stream, pending)
-        return [self._of(stream, *key) for key in sorted(self._now.tables)]
+        latest = enumerate(self._known(stream)[1].tolist())
+        return [self._of(stream, k, turn) for k, it in latest for turn in (it - 1, it) if turn >= 0]
 
     def begin(self, stream: BatchStream, saved: Any) -> None:
         """Begin at the position of the stream, with the receipts of a state; None: it has none.
@@ -122,8 +118,10 @@ class Ledger:
         if saved is None and (position if stream.open().ordering.dealt else within):
             why = "it was saved by a reader without receipt=; resume without"
             raise ValueError(f"{stream}: the state has no receipt of the samples before: {why}")
-        tables, names = dict[tuple[int, int], Words](), _names(stream)
-        for each in saved or ():
+        self._added = None
+        tables, latest, _ = self._known(stream)
+        numbers = {name: number for number, name in enumerate(_names(stream))}
+        for each in sorted(saved or (), key=lambda it: it["epoch"], reverse=True):
             table = table_of(each, f"{stream}: the state has no receipt of such a reader")
             if each["mode"] != self._mode:
                 what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"
@@ -132,80 +130,71 @@ class Ledger:
                 what = "the state has the receipt of rank {} of {}".format(*each["shard"])
                 remedy = "save receipts.join() of the states of all ranks"
                 raise ValueError(f"{stream}: {what}, not of this one: {remedy}")
-            if each["shard"] or stream.options.shard_id == 0:
-                tables[names.index(each["source"]), each["epoch"]] = table
-        if not stream.open().ordering.dealt:
-            tables.setdefault((0, position // _rounds(stream)), _empty(names))
-        self._now = _Now(deque(), tables, position - 1)
+            number, turn = numbers[each["source"]], each["epoch"]
+            latest[number] = max(latest[number], turn)
+            if turn >= latest[number] - 1 and (each["shard"] or stream.options.shard_id == 0):
+                tables[number, turn & 1] = table
+
+    def _known(self, stream: BatchStream) -> tuple[Words, IntArray, int]:
+        if self._added is None:
+            count, position = len(_names(stream)), stream.position.next
+            rows = max(1, ROWS >> (count - 1).bit_length())  # of all sources, as many as of one
+            epoch = 0 if stream.open().ordering.dealt else position // _rounds(stream)
+            tables = np.zeros((count, 2, rows, COLUMNS), np.uint64)
+            self._added = tables, np.full(count, epoch), position - 1
+        return self._added
 
     def _of(self, stream: BatchStream, number: int, turn: int) -> Receipt:
-        names, catalog = _names(stream), stream.open().catalog
+        tables, latest, _ = self._known(stream)
+        catalog = stream.open().catalog
+        table = tables[number, turn & 1]
         return receipt_of(
-            self._now.tables.get((number, turn), _empty(names)),
+            table if turn <= latest[number] else np.zeros_like(table),
             mode=self._mode,
             dataset=catalog.knowing(catalog.checksum()).checksum(),
-            source=names[number],
+            source=_names(stream)[number],
             epoch=turn,
             shard=_shard(stream),
         )
 
     def _add(self, stream: BatchStream, pending: int) -> None:
         """Add all batches but the last ones."""
-        given, tables, place = self._now
-        entries = [*islice(given, max(0, len(given) - pending))]
-        if not entries:
-            return
-        catalog, _, ordering = stream.open()
-        order = cast("StreamOrder", stream.batches()) if ordering.dealt else None
-        if (first := entries[0][0]) <= place:  # the user has gone back to the start of an epoch
-            epoch = first // _rounds(stream)
-            tables = {key: tables[key] for key in tables if order is None and key[1] < epoch}
-        found = [
-            _turns(stream, position) if order is None else order.turns(position)
-            for position, _, _ in entries
-        ]
-        sources, turns = (np.concatenate(each) for each in zip(*found, strict=True))
-        real = [each.size for _, each in found]
-        samples = np.concatenate([it[:n] for (_, it, _), n in zip(entries, real, strict=True)])
-        its_marks = np.concatenate([it[:n] for (_, _, it), n in zip(entries, real, strict=True)])
-        names = _names(stream)
-        above = [self._length_above(stream, it) for it in sources.tolist()]
-        hashes = hashed(catalog, its_marks, above)
-        instead = its_marks[:, 0].view(np.int64) != samples
-        hashes[instead, 1:] = 0
-        which, inverse = np.unique(turns * len(names) + sources, return_inverse=True)
-        keys = [divmod(it, len(names))[::-1] for it in which.tolist()]
-        if order is None:  # also an epoch that has no sample for this rank
-            keys += {(0, it // _rounds(stream)) for it, _, _ in entries} - {*keys}
-        more = np.stack([tables.get(key, _empty(names)) for key in keys])
-        columns = np.column_stack([np.ones(turns.size, np.uint64), instead, hashes])
-        np.add.at(more, (inverse, hashes[:, 0] % np.uint64(more.shape[1])), columns)
-        tables = {**tables, **dict(zip(keys, more, strict=True))}
-        latest = dict(sorted(tables))
-        tables = {key: tables[key] for key in tables if key[1] >= latest[key[0]] - 1}
-        self._now = _Now(deque(islice(given, len(entries), None)), tables, entries[-1][0])
-
-    def _length_above(self, stream: BatchStream, source: int) -> int:
-        if source not in self._above:
-            catalog, _, ordering = stream.open()
-            samples = np.arange(catalog.delivered)
-            if len(_names(stream)) > 1:
-                samples = np.flatnonzero(ordering.sources_of(samples) == source)
-            self._above[source] = above_all(catalog, samples)
-        return self._above[source]
+        given = self._given
+        tables, latest, place = self._known(stream)
+        entries = [it for it in islice(given, max(0, len(given) - pending)) if it[0] > place]
+        if entries:
+            positions = [position for position, _ in entries]
+            counts, sources, turns = _turns(stream, positions)
+            rows = np.concatenate([it[:n] for (_, it), n in zip(entries, counts, strict=True)])
+            newest, tables = latest.copy(), tables.copy()
+            np.maximum.at(newest, sources, turns)
+            if not stream.open().ordering.dealt:  # this rank may have no sample in an epoch
+                newest[0] = max(newest[0], positions[-1] // _rounds(stream))
+            for each in (newest, newest - 1):
+                new = np.flatnonzero(each > latest)
+                tables[new, each[new] & 1] = 0
+            kept = turns >= newest[sources] - 1
+            where = sources, turns & 1, rows[:, 2] % np.uint64(tables.shape[2])
+            np.add.at(tables, tuple(it[kept] for it in where), rows[kept])
+            self._added = tables, newest, positions[-1]
+        while given and given[0][0] <= self._known(stream)[2]:
+            given.popleft()
 
 
-def _turns(stream: BatchStream, position: int) -> tuple[IntArray, IntArray]:
-    """As `StreamOrder.turns()`, for DALI's order."""
-    size, rest = stream.open().ordering.epoch_size, stream.rest
-    epoch, batch = divmod(position, _rounds(stream))
-    if rest is not None and rest.start <= position < rest.stop:
-        share, batch = int(rest.shares()[stream.options.shard_id]), position - rest.start
-    else:
-        shards = Shards(size, stream.options)
+def _turns(stream: BatchStream, positions: list[int]) -> tuple[list[int], IntArray, IntArray]:
+    """Return the number of samples of each batch without padding, and their sources and turns."""
+    ordering, rest, size = stream.open().ordering, stream.rest, stream.batch_size
+    if ordering.dealt:
+        return cast("StreamOrder", stream.batches()).turns(positions)
+    counts, turns, shards = list[int](), list[int](), Shards(ordering.epoch_size, stream.options)
+    for position in positions:
+        epoch, batch = divmod(position, _rounds(stream))
         share = shards.epoch_start(epoch + 1) - shards.epoch_start(epoch)
-    real = min(max(share - batch * stream.batch_size, 0), stream.batch_size)
-    return np.zeros(real, np.int64), np.full(real, epoch)
+        if rest is not None and rest.start <= position < rest.stop:
+            share, batch = int(rest.shares()[stream.options.shard_id]), position - rest.start
+        counts.append(min(max(share - batch * size, 0), size))
+        turns.append(epoch)
+    return counts, np.zeros(sum(counts), np.int64), np.repeat(turns, counts)
 
 
 def _rounds(stream: BatchStream) -> int:
@@ -215,15 +204,10 @@ def _rounds(stream: BatchStream) -> int:
 
 def _names(stream: BatchStream) -> list[Any]:
     """Return the names of the sources of a mixture; [None] for one source."""
-    ordering = stream.open().ordering
-    mixture = ordering.mixture if isinstance(ordering, StreamOrdering) else None
+    mixture = getattr(stream.open().ordering, "mixture", None)
     return [None] if mixture is None else mixture.names
 
 
 def _shard(stream: BatchStream) -> list[int] | None:
     world = stream.options.num_shards
     return None if world == 1 else [stream.options.shard_id, world]
-
-
-def _empty(names: list[Any]) -> Words:
-    return np.zeros((256 if len(names) <= _MOST else 1, COLUMNS), np.uint64)

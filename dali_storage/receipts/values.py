@@ -9,8 +9,8 @@ shard       the rank that it is of, and the number of ranks; None: all ranks, or
 count       samples delivered, without padding
 replaced    those of them that are bad, and others were delivered for
 sum         the sums of both halves of the samples' hashes, modulo 2**64, in hexadecimal
-table       base64 of deflated <u8[256, 5] (with many sources <u8[1, 5]), by the low byte of the
-            keys' hashes: the sums of counts, replaced, keys' hashes, and both halves of the hashes
+table       base64 of deflated <u8[n, 5]; row i has the sums of `Hashes.rows()` of the samples whose
+            keys' hashes are i modulo n; n is a power of two
 """
 
 import base64
@@ -21,33 +21,26 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ..order.resuming.state import require_entries
-
 Receipt: TypeAlias = dict[str, Any]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 VERSION = 1
 COLUMNS = 5
+ROWS = 256  # of the receipt of a data set
 
-_NONE = type(None)
-_KINDS: dict[str, tuple[type, ...]] = {
-    "version": (int,), "mode": (str,), "dataset": (int,), "source": (str, int, _NONE),
-    "epoch": (int, _NONE), "shard": (list, _NONE), "count": (int,), "replaced": (int,),
-    "sum": (str,), "table": (str,),
-}  # fmt: skip
 _SAME = {"mode": "modes", "dataset": "data sets", "source": "sources", "epoch": "epochs"}
+_KEYS = {"version", *_SAME, "shard", "count", "replaced", "sum", "table"}
 
 
 def receipt_of(table: Words, **others: Any) -> Receipt:
     """Make a receipt of its table; the `others` are the entries before `count`."""
     count, replaced, _, low, high = table.sum(axis=0).tolist()
-    packed = base64.b64encode(zlib.compress(table.astype("<u8").tobytes())).decode()
     named = {"count": count, "replaced": replaced, "sum": f"{high:016x}{low:016x}"}
-    return {"version": VERSION, **others, **named, "table": packed}
+    return {"version": VERSION, **others, **named, "table": packed(table)}
 
 
 def table_of(receipt: Any, what: str = "not a receipt") -> Words:
-    """Check a receipt, and return its table: uint64[256 or 1, 5]; an error begins with `what`.
+    """Check a receipt, and return its table: uint64[n, 5]; an error begins with `what`.
 
     Raises:
         ValueError: the receipt is damaged, or of another version.
@@ -57,16 +50,26 @@ def table_of(receipt: Any, what: str = "not a receipt") -> Words:
     if receipt["version"] != VERSION:
         versions = f"version {receipt['version']!r}, but this release reads version {VERSION}"
         raise ValueError(f"{what}: {versions}")
-    require_entries(what, receipt, _KINDS)
+    if odd := sorted(receipt.keys() ^ _KEYS):
+        raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
     try:
-        packed = zlib.decompress(base64.b64decode(receipt["table"]))
-        table = np.frombuffer(packed, "<u8").astype(np.uint64).reshape(-1, COLUMNS)
-    except (ValueError, zlib.error) as error:
+        table = unpacked(receipt["table"]).reshape(-1, COLUMNS)
+    except (TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"{what}: it is damaged: {error}") from None
     same = receipt_of(table)
     if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
     return table
+
+
+def packed(words: npt.NDArray[Any]) -> str:
+    """Return integers as text: base64 of deflated <u8[n]."""
+    return base64.b64encode(zlib.compress(words.astype("<u8").tobytes())).decode()
+
+
+def unpacked(text: str) -> Words:
+    """Return the integers of `packed()`: uint64[n]."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u8").astype(np.uint64)
 
 
 def combine(*receipts: Mapping[str, Any]) -> Receipt:

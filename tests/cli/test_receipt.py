@@ -91,7 +91,7 @@ def test_the_data_set_has_changed(compare, root):
     (root / "a" / "04.jpg").unlink()
     status, (out, _) = compare()
     assert status == 1
-    assert "the data set has changed: 30 samples then, 29 now\n" in out
+    assert "the names or labels of the data set have changed: 30 samples then, 29 now\n" in out
 
 
 def test_a_tree_its_index_and_tars_have_receipts(root, made, tmp_path):

@@ -322,14 +322,18 @@ def test_a_replay_prints_what_a_run_with_breaks_has_had(order, root, tmp_path, c
         return [line.split() for line in capsys.readouterr().out.splitlines()]
 
     for step in draw.choices(range(len(steps)), k=by_tier(10, 30)):
-        want = [[str(r), str(it), names[it]] for r, its in enumerate(steps[step]) for it in its]
+        want = [
+            [str(step), str(r), str(it), names[it]]
+            for r, its in enumerate(steps[step])
+            for it in its
+        ]
         assert replayed("--step", step) == want
         rank = draw.randrange(len(steps[step]))
-        assert replayed("--step", step, "--rank", rank) == [it for it in want if it[0] == str(rank)]
+        assert replayed("--step", step, "--rank", rank) == [it for it in want if it[1] == str(rank)]
     run(ranks, 1)  # the state had one batch less
-    found = [[[*map(int, line)] for line in replayed("--name", name)] for name in names[:3]]
+    found = [[[*map(int, line[:3])] for line in replayed("--name", name)] for name in names[:3]]
     for at in range(3):
         for step, rank, sample in found[at]:
             assert sample == at
-            assert [str(rank), str(at), names[at]] in replayed("--step", step)
+            assert [str(step), str(rank), str(at), names[at]] in replayed("--step", step)
         assert found[at][0][0] >= len(steps)

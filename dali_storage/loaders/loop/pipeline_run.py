@@ -159,28 +159,21 @@ class PipelineRun:
         return at
 
     @property
-    def changes(self) -> dict[str, list[Any]]:
-        """Weights set while running, by the names of the readers."""
-        return {name: each.open().ordering.changes for name, each in self._sources.items()}
+    def left(self) -> dict[str, Any]:
+        """Weights set while running, and ledgers without undelivered batches, by reader."""
+        self._forget_ahead()
+        sources = self._sources.items()
+        return {name: (each.open().ordering.changes, each.ledger) for name, each in sources}
 
-    def replay(self, changes: Mapping[str, list[Any]]) -> None:
-        """Set the weights of another run of the pipeline."""
-        for name in self._sources.keys() & changes.keys():
-            positions.replay(self._sources[name], changes[name])
+    def go_on(self, left: Mapping[str, Any]) -> None:
+        """Go on with what another run of the pipeline has left."""
+        for name in self._sources.keys() & left.keys():
+            changes, self._sources[name].ledger = left[name]
+            positions.replay(self._sources[name], changes)
 
     def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
         """See `Loader.receipt()`."""
         return positions.receipt(self._source, len(self._ahead), epoch, source)
-
-    def leave_ledgers(self) -> dict[str, Any]:
-        """Return the ledgers of the readers, by their names, for another run of the pipeline."""
-        self._forget_ahead()
-        return {name: each.ledger for name, each in self._sources.items()}
-
-    def adopt(self, ledgers: Mapping[str, Any]) -> None:
-        """Go on with the ledgers of another run of the pipeline."""
-        for name in self._sources.keys() & ledgers.keys():
-            self._sources[name].ledger = ledgers[name]
 
     def _forget_ahead(self) -> None:
         """Forget the batches that DALI works on, which reach nobody."""

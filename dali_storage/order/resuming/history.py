@@ -28,11 +28,7 @@ def resumed(saved: Mapping[str, Any], world: int, batch_size: int) -> list[list[
 
 
 def require_history(what: str, history: list[Any]) -> None:
-    """Refuse a damaged history; an error begins with the first argument.
-
-    Raises:
-        ValueError: names the segment.
-    """
+    """Refuse a damaged history by ValueError, which begins with the first argument."""
     for each in history:
         known = isinstance(each, list) and [*map(type, each)] == [int] * 5
         if not known or min(each) < 0 or min(each[2:]) < 1:
@@ -56,24 +52,24 @@ class Run:
         if not state["history"]:
             what = "was made by an older release, or goes on from such a state"
             raise ValueError(f"the state has no history: it {what}; its steps are unknown")
-        self._options, self._ordering = options, ordering
+        self._options, self._ordering, self.step = options, ordering, 0
         self._orders = dict[tuple[int, int], Batches]()
-        # First steps; and the places where the segments begin, as rests of epochs.
-        self._steps, self._begun = list[int](), list[Rest]()
-        self.step = 0
+        # Of each segment the first step, its position, and the rest of its epoch.
+        self._segments = list[tuple[int, int, Rest]]()
         now = [state[name] for name in ("epoch", "given", "num_shards")]
         for begin, end in pairwise([*state["history"], now]):
-            here = self._place(begin[:3], *begin[3:])
-            self._steps.append(self.step)
-            self._begun.append(here)
-            more = _position(self._place(end[:3], *begin[3:])) - _position(here)
-            if more < 0:
+            start, rest = self._place(*begin)
+            self._segments.append((self.step, start, rest))
+            if (more := self._place(*end[:3], *begin[3:])[0] - start) < 0:
                 raise ValueError("the run went back to an earlier epoch; its steps are unknown")
-            self.step, self.rounds = self.step + more, here.rounds
+            self.step += more
+        self.rounds = rest.rounds
 
-    def _place(self, place: list[int], world: int, batch_size: int) -> Rest:
-        epoch, given, began = place
-        return (StreamRest if self._ordering.dealt else Rest)(
+    def _place(
+        self, epoch: int, given: int, began: int, world: int, batch_size: int
+    ) -> tuple[int, Rest]:
+        """The position for so many ranks, and the rest of the epoch."""
+        rest = (StreamRest if self._ordering.dealt else Rest)(
             size=self._ordering.epoch_size,
             began=replace(self._options, num_shards=began),
             epoch=epoch,
@@ -81,21 +77,20 @@ class Run:
             world=world,
             batch_size=batch_size,
         )
+        return rest.start if rest.same is None else rest.same, rest
 
     def ranks(self, step: int) -> int:
         """Return the number of ranks in a step."""
-        return self._begun[bisect_right(self._steps, step) - 1].world
+        return self._segments[self._segment(step)][2].world
 
     def batch(self, step: int, rank: int) -> IntArray:
         """Return the samples of a step and rank, with padding: int64[batch_size]."""
-        number = bisect_right(self._steps, step) - 1
-        begun = self._begun[number]
+        first, start, rest = self._segments[number := self._segment(step)]
         if (number, rank) not in self._orders:
-            options = replace(self._options, num_shards=begun.world, shard_id=rank)
-            rest = begun if begun.same is None else None
-            self._orders[number, rank] = self._ordering.make(options, begun.batch_size, rest)
-        return self._orders[number, rank].batch(_position(begun) + step - self._steps[number])
+            options = replace(self._options, num_shards=rest.world, shard_id=rank)
+            order = options, rest.batch_size, rest if rest.same is None else None
+            self._orders[number, rank] = self._ordering.make(*order)
+        return self._orders[number, rank].batch(start + step - first)
 
-
-def _position(begun: Rest) -> int:
-    return begun.start if begun.same is None else begun.same
+    def _segment(self, step: int) -> int:
+        return bisect_right(self._segments, step, key=lambda it: it[0]) - 1

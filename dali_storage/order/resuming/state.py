@@ -265,5 +265,5 @@ def require_entries(
     if odd := sorted(map(str, saved.keys() ^ known.keys())):
         raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
     for name, kinds in known.items():
-        if type(saved[name]) not in kinds or (name in _COUNTS and (saved[name] or 0) < 0):
+        if type(saved[name]) not in kinds or (name in _COUNTS and saved[name] < 0):
             raise ValueError(f"{what}: {name} is {saved[name]!r}")

@@ -122,15 +122,13 @@ class MixedStream:
             if start < stop:
                 numbers, ordinals = piece.mixture.at(positions[start:stop] - piece.start)
                 found.append((numbers, ordinals + piece.before[numbers]))
-        if len(found) == 1:
-            return found[0]
+        if len(found) < 2:
+            return found[0] if found else (positions, positions)
         numbers, ordinals = (np.concatenate(each) for each in zip(*found, strict=True))
         return numbers, ordinals
 
     def turns_at(self, positions: IntArray) -> tuple[IntArray, IntArray]:
         """See `SampleStream`: passes."""
-        if not positions.size:
-            return positions, positions
         numbers, ordinals = self.sources_at(positions)
         return numbers, ordinals // self._sources.lengths[numbers]
 
