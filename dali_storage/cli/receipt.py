@@ -87,8 +87,8 @@ def _compare(given: argparse.Namespace) -> int:
         for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
             console.print_result(f"its size has changed: {listed.shown(sample)}")
     for kind, samples in suspects(made["receipt"], epoch, rows[:, 2]):
-        some = ", ".join(map(listed.shown, samples[:_SHOWN].tolist()))
-        among = f", among {samples.size:,} names" * (samples.size != 1)
+        some = ", ".join(map(listed.shown, samples[:_SHOWN].tolist())) or "none of today's names"
+        among = f", among {samples.size:,} names" * (samples.size > 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
     return 1
 

@@ -10,19 +10,18 @@ from tests.kit.dali import build
 
 
 @pytest.fixture
-def root(tmp_path):
+def pipeline(tmp_path):
     for number in range(20):
-        path = tmp_path / "set" / "ab"[number % 2] / f"{number:02}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
-    return tmp_path / "set"
+        (tmp_path / "set" / "a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "set" / "a" / f"{number:02}.jpg").write_bytes(b"x")
 
+    def make(**arguments):
+        arguments |= {"file_root": tmp_path / "set", "name": "R", "pad_last_batch": True}
+        made = build(readers.file, 4, **arguments)
+        made.run()
+        return made
 
-@pytest.fixture
-def state(root):
-    pipeline = build(readers.file, 4, file_root=root, name="R", pad_last_batch=True)
-    pipeline.run()
-    return readers.state(pipeline, "R")
+    return make
 
 
 @pytest.mark.parametrize(
@@ -41,16 +40,16 @@ def state(root):
         ({}, "--step 0 --argument epoch_size=9", "give the reader the same weights, order"),
     ],
 )
-def test_what_cannot_be_known(changes, words, message, root, state, tmp_path, capsys):
-    saved = {name: it for name, it in (state | changes).items() if (name, it) != ("history", None)}
+def test_what_cannot_be_known(changes, words, message, pipeline, tmp_path, capsys):
+    saved = readers.state(pipeline(), "R") | changes
+    saved = {name: it for name, it in saved.items() if (name, it) != ("history", None)}
     (tmp_path / "state").write_text(json.dumps(saved))
-    assert replay.main([str(tmp_path / "state"), str(root), *words.split()]) == 2
+    words = [str(tmp_path / "state"), str(tmp_path / "set"), *words.split()]
+    assert replay.main(words) == 2
     assert message in capsys.readouterr().err
 
 
-def test_an_older_state_is_resumed_and_its_steps_stay_unknown(root, state):
+def test_an_older_state_is_resumed_and_its_steps_stay_unknown(pipeline):
+    state = readers.state(pipeline(), "R")
     del state["history"]
-    arguments = {"file_root": root, "name": "R", "pad_last_batch": True}
-    pipeline = build(readers.file, 4, resume=state, **arguments)
-    pipeline.run()
-    assert readers.state(pipeline, "R")["history"] == []
+    assert readers.state(pipeline(resume=state), "R")["history"] == []

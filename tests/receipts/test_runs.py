@@ -34,27 +34,31 @@ def root(tmp_path):
     return tmp_path / "set"
 
 
+def names_in(root):
+    return sorted(str(it.relative_to(root)) for it in root.rglob("*") if it.is_file())
+
+
 def whole(root, mode="bytes"):
     """The number of the data set."""
-    files = sorted(path for path in root.rglob("*") if path.is_file())
-    return sums([(str(it.relative_to(root)), it.read_bytes()) for it in files], mode)
+    return sums([(name, (root / name).read_bytes()) for name in names_in(root)], mode)
 
 
 def pipeline(root, rank, world, batch_size=3, **arguments):
+    mixed = {"labels": "own"} if "sources" in arguments else {"file_root": root}
+    given = {"name": "R", "receipt": "bytes", "pad_last_batch": True, **mixed}
+    given |= {"shard_id": rank, "num_shards": world}
+    reader = readers.mix if "sources" in arguments else readers.file
     options = arguments.pop("options", {})
-    arguments = {"file_root": root, "pad_last_batch": True, "receipt": "bytes"} | arguments
-    if mixed := "sources" in arguments:
-        del arguments["file_root"]
-        arguments = {"labels": "own"} | arguments
-    shard = {"name": "R", "shard_id": rank, "num_shards": world}
-    reader = readers.mix if mixed else readers.file
-    return build(reader, batch_size, pipeline=options, **shard | arguments)
+    return build(reader, batch_size, pipeline=options, **given | arguments)
 
 
-def run(pipelines, batches):
-    for each in pipelines:
-        for _ in range(batches):
+def run(root, world, batches, batch_size=3, **arguments):
+    """The pipelines of all ranks, after so many batches."""
+    ranks = [pipeline(root, rank, world, batch_size, **arguments) for rank in range(world)]
+    for _ in range(batches):
+        for each in ranks:
             each.run()
+    return ranks
 
 
 def joined(pipelines):
@@ -62,38 +66,29 @@ def joined(pipelines):
     return json.loads(json.dumps(receipts.join(*[readers.state(it, "R") for it in pipelines])))
 
 
-def total(pipelines, epoch=None, source=None):
+def total(pipelines, epoch=0, source=None):
     return receipts.combine(*[readers.receipt(it, "R", epoch, source) for it in pipelines])
 
 
-def rounds(left, world, batch_size):
+def rounds(left, world, batch_size=3):
     return -(-left // (world * batch_size))
-
-
-def broken_run(draw, root, worlds, epoch, **arguments):
-    """Go through an epoch on these numbers of ranks, one after another; return its receipt."""
-    state, left = None, SIZE
-    for number, world in enumerate(worlds):
-        size = draw.randint(1, 5)
-        ranks = [pipeline(root, r, world, size, resume=state, **arguments) for r in range(world)]
-        if state is None:
-            run(ranks, epoch * rounds(SIZE, world, size))
-        batches = rounds(left, world, size)
-        batches = batches if number == len(worlds) - 1 else draw.randrange(batches)
-        run(ranks, batches)
-        left -= batches * world * size
-        if left > 0:
-            state = joined(ranks)
-    return total(ranks, epoch)
 
 
 @pytest.mark.parametrize("seed", range(by_tier(40, 200)))
 def test_a_clean_run_with_breaks_has_the_number_of_the_data_set(seed, root):
-    draw = random.Random(seed)
+    draw, state, left = random.Random(seed), None, SIZE
     order = draw.choice([*ORDERS.values(), {"epoch_size": SIZE, "seed": 4}])
-    mode = draw.choice(["samples", "bytes"])
-    worlds, epoch = draw.choices(range(1, 6), k=draw.randint(1, 4)), draw.randrange(2)
-    found = broken_run(draw, root, worlds, epoch, receipt=mode, **order)
+    mode, epoch = draw.choice(["samples", "bytes"]), draw.randrange(2)
+    worlds = draw.choices(range(1, 6), k=draw.randint(1, 4))
+    for number, world in enumerate(worlds):
+        size = draw.randint(1, 5)
+        before = epoch * rounds(SIZE, world, size) if state is None else 0
+        batches = rounds(left, world, size)
+        batches = batches if number == len(worlds) - 1 else draw.randrange(batches)
+        ranks = run(root, world, before + batches, size, resume=state, receipt=mode, **order)
+        left -= batches * world * size
+        state = joined(ranks) if left > 0 else state
+    found = total(ranks, epoch)
     assert of(found) == whole(root, mode)
     assert (found["epoch"], found["replaced"]) == (epoch, 0)
 
@@ -101,9 +96,8 @@ def test_a_clean_run_with_breaks_has_the_number_of_the_data_set(seed, root):
 def test_the_sources_of_a_mixture_have_receipts_of_their_passes(root):
     sources, state = {name: {"file_root": root, "dir_filters": name} for name in "ab"}, None
     for world, batches in ((2, 3), (3, 4), (1, 30)):
-        arguments = {"sources": sources, "weights": {"a": 3, "b": 1}, "resume": state}
-        ranks = [pipeline(root, rank, world, **arguments) for rank in range(world)]
-        run(ranks, batches)
+        weights = {"a": 3, "b": 1}
+        ranks = run(root, world, batches, sources=sources, weights=weights, resume=state)
         state = joined(ranks)
     for name, (given, passes) in readers.progress(ranks[0], "R").items():
         assert of(total(ranks, passes - 1, name)) == whole(root / name)
@@ -116,44 +110,42 @@ def test_the_sources_of_a_mixture_have_receipts_of_their_passes(root):
 
 
 def clean(root, world=2, batches=None, **arguments):
-    ranks = [pipeline(root, rank, world, **arguments) for rank in range(world)]
-    run(ranks, rounds(SIZE, world, 3) if batches is None else batches)
-    return total(ranks, 0)
+    return total(run(root, world, rounds(SIZE, world) if batches is None else batches, **arguments))
 
 
 def change(name, write):
     """A file changes between the number of the data set and the run."""
-
-    def fault(root, tmp_path):
-        write(root / name)
-        return clean(root)
-
-    return fault
+    return lambda root, tmp_path: (write(root / name), clean(root))[1]
 
 
-def flip(path, bit):
-    data = bytearray(path.read_bytes())
-    data[bit // 8] ^= 1 << bit % 8
-    path.write_bytes(data)
+def rewrite(new, name="b/01.jpg"):
+    return change(name, lambda path: path.write_bytes(new(path.read_bytes())))
 
 
-def swap(path, other):
-    one, two = path.read_bytes(), (path.parent / other).read_bytes()
+def flip(data, bit):
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return changed
+
+
+def swap(path):
+    other = path.parent / "03.jpg"
+    one, two = path.read_bytes(), other.read_bytes()
     assert len(one) == len(two)
-    assert one != two
     path.write_bytes(two)
-    (path.parent / other).write_bytes(one)
+    other.write_bytes(one)
 
 
-def per_rank(*different, **common):
-    """Ranks have different arguments, by mistake."""
+def ranks_of(*different, **common):
+    """Ranks have different arguments by mistake. They are told apart, as if they were right."""
 
     def fault(root, tmp_path):
-        own = [{"rank": r, "world": len(different)} | it for r, it in enumerate(different)]
-        ranks = [pipeline(root, **common | it) for it in own]
-        run(ranks, rounds(SIZE, len(different), 3))
-        # Their ranks are told apart, as if they were right.
-        named = [readers.receipt(it, "R", 0) | {"shard": [at, 2]} for at, it in enumerate(ranks)]
+        named = []
+        for rank, own in enumerate(different):
+            one = pipeline(root, **{"rank": rank, "world": 2} | common | own)
+            for _ in range(rounds(SIZE, 2)):
+                one.run()
+            named.append(readers.receipt(one, "R", 0) | {"shard": [rank, 2]})
         return receipts.combine(*named)
 
     return fault
@@ -163,7 +155,7 @@ def listed(edit):
     """The list of files is not that of the data set."""
 
     def fault(root, tmp_path):
-        names = sorted(str(it.relative_to(root)) for it in root.rglob("*.jpg"))
+        names = names_in(root)
         edit(names)
         return clean(root, files=names)
 
@@ -175,14 +167,11 @@ def resumed(worlds, edit=lambda state: None, last=None):
 
     def fault(root, tmp_path):
         state, left = None, SIZE
-        for world in worlds:
-            ranks = [pipeline(root, rank, world, resume=state) for rank in range(world)]
-            if world != worlds[-1]:
-                run(ranks, 2)
-                state, left = joined(ranks), left - 6 * world
-                edit(state)
-        run(ranks, rounds(left, world, 3) if last is None else last)
-        return total(ranks, 0)
+        for world in worlds[:-1]:
+            state, left = joined(run(root, world, 2, resume=state)), left - 6 * world
+            edit(state)
+        batches = rounds(left, worlds[-1]) if last is None else last
+        return clean(root, worlds[-1], batches, resume=state)
 
     return fault
 
@@ -191,13 +180,19 @@ def moved(by):
     return lambda state: state.update(given=state["given"] + by)
 
 
+def twice(state):
+    table = state["receipt"][0]
+    state["receipt"] = [receipts.combine(table, table | {"shard": [1, 2]})]
+
+
 def held(root, tmp_path):
     """The backend has the bytes of yesterday."""
-    ranks = [pipeline(root, 0, 1, backend="memory")]
-    readers.catalog(ranks[0], "R")
-    flip(root / "a" / "00.jpg", 3)
-    run(ranks, 13)
-    return total(ranks, 0)
+    (one,) = run(root, 1, 0, backend="memory")
+    readers.catalog(one, "R")
+    (root / "a" / "00.jpg").write_bytes(flip((root / "a" / "00.jpg").read_bytes(), 3))
+    for _ in range(13):
+        one.run()
+    return total([one])
 
 
 def yesterday(root, tmp_path):
@@ -214,7 +209,7 @@ def left_out(root, tmp_path):
 
 
 def replaced(root, tmp_path):
-    names = sorted(str(it.relative_to(root)) for it in root.rglob("*.jpg"))
+    names = names_in(root)
     (root / "a" / "00.jpg").unlink()
     with pytest.warns(UserWarning, match=r"00\.jpg"):
         found = clean(root, files=names, on_error="replace")
@@ -224,19 +219,12 @@ def replaced(root, tmp_path):
 
 def other_root(root, tmp_path):
     with pytest.raises(ValueError, match="different data sets cannot be combined"):
-        per_rank({}, {"dir_filters": "[ab]"})(root, tmp_path)
+        ranks_of({}, {"dir_filters": "[ab]"})(root, tmp_path)
     return clean(root, dir_filters="[ab]")
 
 
 def passes(root, tmp_path):
-    ranks = [pipeline(root, 0, 1, sources={"s": {"file_root": root}}, epoch_size=30)]
-    run(ranks, 10)
-    return total(ranks)
-
-
-def twice(state):
-    table = state["receipt"][0]
-    state["receipt"] = [receipts.combine(table, table | {"shard": [1, 2]})]
+    return total(run(root, 1, 10, sources={"s": {"file_root": root}}, epoch_size=30), None)
 
 
 FAULTS = {
@@ -247,21 +235,21 @@ FAULTS = {
     "a file is moved to another class": change(
         "a/00.jpg", lambda path: path.rename(path.parent.parent / "b" / "00.jpg")
     ),
-    "the first bit": change("a/00.jpg", partial(flip, bit=0)),
-    "the last bit": change("a/36.jpg", partial(flip, bit=8 * 19 - 1)),
-    "swapped bytes": change("a/00.jpg", partial(swap, other="03.jpg")),
-    "a truncated file": change("b/01.jpg", lambda path: path.write_bytes(path.read_bytes()[:-1])),
-    "an empty file": change("b/01.jpg", lambda path: path.write_bytes(b"")),
-    "a longer file": change("b/01.jpg", lambda path: path.write_bytes(path.read_bytes() + b"\0")),
-    "zeros": change("b/01.jpg", lambda path: path.write_bytes(bytes(len(path.read_bytes())))),
+    "swapped bytes": change("a/00.jpg", swap),
+    "the first bit": rewrite(partial(flip, bit=0)),
+    "the last bit": rewrite(partial(flip, bit=8 * 19 - 1), "a/36.jpg"),
+    "a truncated file": rewrite(lambda data: data[:-1]),
+    "an empty file": rewrite(lambda data: b""),
+    "a longer file": rewrite(lambda data: data + b"\0"),
+    "zeros": rewrite(lambda data: bytes(len(data))),
     "a list without a name": listed(lambda names: names.pop(7)),
     "a list with a name twice": listed(lambda names: names.append(names[7])),
     "a list with one name for another": listed(lambda names: names.__setitem__(3, names[4])),
-    "the wrong shard": per_rank({"rank": 0}, {"rank": 0}),
-    "too many shards": per_rank({}, {"world": 3}),
-    "too few shards": per_rank({}, {"world": 1, "rank": 0}),
-    "another shuffle on a rank": per_rank({"random_shuffle": True}, {}),
-    "another seed of epochs": per_rank(
+    "the wrong shard": ranks_of({"rank": 0}, {"rank": 0}),
+    "too many shards": ranks_of({}, {"world": 3}),
+    "too few shards": ranks_of({}, {"world": 1, "rank": 0}),
+    "another shuffle on a rank": ranks_of({"random_shuffle": True}, {}),
+    "another seed of epochs": ranks_of(
         {"shuffle_after_epoch_seed": 1}, {"shuffle_after_epoch_seed": 2}, shuffle_after_epoch=True
     ),
     "another root on a rank": other_root,
@@ -284,8 +272,9 @@ def test_a_fault_changes_the_number(fault, root, tmp_path):
     before = whole(root)
     found = FAULTS[fault](root, tmp_path)
     # What was there yesterday; of a held or indexed file, what is there today.
-    want = whole(root) if fault in ("a held file", "an index of yesterday") else before
-    assert of(found) != want
+    assert of(found) != (
+        whole(root) if fault in ("a held file", "an index of yesterday") else before
+    )
 
 
 # --- replays ---
@@ -296,20 +285,17 @@ MIXED = {"weights": {"a": 3, "b": 1}, "seed": 3}
 @pytest.mark.parametrize("order", [*ORDERS, "mixed"])
 def test_a_replay_prints_what_a_run_with_breaks_has_had(order, root, tmp_path, capsys):
     draw, state, steps = random.Random(order), None, list[list[list[int]]]()
-    arguments = {"receipt": None, "return_index": True} | ORDERS.get(order, MIXED)
-    words = [str(root)]
+    arguments, words = {"receipt": None, "return_index": True} | ORDERS.get(order, MIXED), [root]
     if order == "mixed":
         sources = {name: {"file_root": str(root), "dir_filters": name} for name in "ab"}
-        arguments["sources"] = sources
-        given = {"sources": sources, "labels": "own"} | MIXED
-        words = ["--reader", "mix", "--argument"]
-        words += [f"{key}={json.dumps(value)}" for key, value in given.items()]
+        arguments["sources"], given = sources, {"sources": sources, "labels": "own"} | MIXED
+        words = [f"{key}={json.dumps(value)}" for key, value in given.items()]
+        words = ["--reader", "mix", "--argument", *words]
     for world, size, batches in [(2, 3, 4), (3, 2, 8), (3, 2, 3), (1, 4, 12), (2, 2, 5)]:
-        ranks = [pipeline(root, r, world, size, resume=state, **arguments) for r in range(world)]
+        ranks = run(root, world, 0, size, resume=state, **arguments)
         for at in range(batches):
-            if order == "mixed" and at == 2:
-                for each in ranks:
-                    readers.set_weights(each, "R", {"a": 1, "b": world})
+            for each in ranks if order == "mixed" and at == 2 else ():
+                readers.set_weights(each, "R", {"a": 1, "b": world})
             batch = [each.run()[2] for each in ranks]
             steps.append([np.asarray(it.as_array()).ravel().tolist() for it in batch])
         state = json.loads(json.dumps(readers.state(ranks[0], "R")))
@@ -318,22 +304,17 @@ def test_a_replay_prints_what_a_run_with_breaks_has_had(order, root, tmp_path, c
     names = [catalog.name(it).decode() for it in range(len(catalog))]
 
     def replayed(*more):
-        assert replay.main([str(tmp_path / "state"), *words, *map(str, more)]) == 0
-        return [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert replay.main([*map(str, [tmp_path / "state", *words, *more])]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        return [(int(step), int(rank), int(it), name) for step, rank, it, name in lines]
 
-    for step in draw.choices(range(len(steps)), k=by_tier(10, 30)):
-        want = [
-            [str(step), str(r), str(it), names[it]]
-            for r, its in enumerate(steps[step])
-            for it in its
-        ]
+    for step in draw.choices(range(len(steps)), k=by_tier(10, 100)):
+        want = [(step, r, it, names[it]) for r, its in enumerate(steps[step]) for it in its]
         assert replayed("--step", step) == want
         rank = draw.randrange(len(steps[step]))
-        assert replayed("--step", step, "--rank", rank) == [it for it in want if it[1] == str(rank)]
-    run(ranks, 1)  # the state had one batch less
-    found = [[[*map(int, line[:3])] for line in replayed("--name", name)] for name in names[:3]]
-    for at in range(3):
-        for step, rank, sample in found[at]:
-            assert sample == at
-            assert [str(step), str(rank), str(at), names[at]] in replayed("--step", step)
-        assert found[at][0][0] >= len(steps)
+        assert replayed("--step", step, "--rank", rank) == [it for it in want if it[1] == rank]
+    for at, name in enumerate(names[:3]):
+        found = replayed("--name", name)
+        assert found[0][0] >= len(steps)
+        assert {it[2:] for it in found} == {(at, name)}
+        assert all(it in replayed("--step", it[0]) for it in found)
