@@ -7,6 +7,7 @@ the samples. The exit status is 0 if the epoch is complete, 1 if not, 2 if there
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +17,9 @@ import numpy as np
 from bmap_tools import console
 from bmap_tools.atomic import destination, replacing
 
+from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
-from ..receipts.dataset import Listed, compare, suspects
+from ..receipts.dataset import compare, rows_of_all, suspects
 from ..receipts.values import COLUMNS, ROWS, combine, packed, receipt_of, unpacked
 from . import reader_options
 
@@ -52,12 +54,13 @@ def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
     made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
     with replacing(given.output) as file:
-        with Listed(reader_options.opening_of(**made)) as listed:
-            table, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Any]()
-            for rows, its in listed.rows(given.bytes):
+        catalog, reader, _ = reader_options.opening_of(**made).open()
+        table, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Any]()
+        with reader:
+            for rows, its in rows_of_all(catalog, reader, given.bytes):
                 np.add.at(table, rows[:, 2] % np.uint64(ROWS), rows)
                 sizes.append(its)
-        dataset = {"dataset": listed.catalog.checksum(), "source": None, "epoch": None}
+        dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
         receipt = receipt_of(table, mode=mode, **dataset, shard=None)
         made |= {"receipt": receipt, "sizes": packed(of_all := np.concatenate(sizes))}
         file.write(json.dumps(made, indent=1).encode())
@@ -76,21 +79,30 @@ def _compare(given: argparse.Namespace) -> int:
     console.print_result(verdict)
     if complete:
         return 0
-    with Listed(reader_options.opening_of(made["reader"], made["arguments"])) as listed:
-        rows, sizes = (np.concatenate(it) for it in zip(*listed.rows(), strict=True))
-    count, catalog = made["receipt"]["count"], listed.catalog
-    then, now = unpacked(made["sizes"]).view(np.int64), sizes
+    catalog, reader, _ = reader_options.opening_of(made["reader"], made["arguments"]).open()
+    with reader:
+        found = zip(*rows_of_all(catalog, reader), strict=True)
+        rows, now = (np.concatenate(it) for it in found)
+    count, then = made["receipt"]["count"], unpacked(made["sizes"]).view(np.int64)
     if made["receipt"]["dataset"] != catalog.checksum():
         what = f"{count:,} samples then, {catalog.delivered:,} now"
         console.print_result(f"the names or labels of the data set have changed: {what}")
     if then.size == now.size:
         for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
-            console.print_result(f"its size has changed: {listed.shown(sample)}")
+            console.print_result(f"its size has changed: {_shown(catalog, sample)}")
     for kind, samples in suspects(made["receipt"], epoch, rows[:, 2]):
-        some = ", ".join(map(listed.shown, samples[:_SHOWN].tolist())) or "none of today's names"
+        some = (
+            ", ".join(_shown(catalog, it) for it in samples[:_SHOWN].tolist())
+            or "none of today's names"
+        )
         among = f", among {samples.size:,} names" * (samples.size > 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
     return 1
+
+
+def _shown(catalog: Catalog, sample: int) -> str:
+    name = os.fsdecode(catalog.name(piece := sample * catalog.pieces))
+    return f"{name} {catalog.where(piece)}".rstrip()
 
 
 def _loaded(path: str) -> Any:

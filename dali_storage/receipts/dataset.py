@@ -1,78 +1,53 @@
 """The receipt of a data set, and its comparison with that of an epoch."""
 
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from typing import Self
 
 import numpy as np
 
 from bmap_tools import console
 
 from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
-from ..reading.opening import Opening
 from ..runtime.machine import processors
-from .hashing import Hashes
+from .hashing import rows_of
 from .values import COLUMNS, Receipt, Words, table_of
 
 _BATCH = 64
 
 
-class Listed:
-    """The samples of a data set, in their order. Closed by `with`.
+def rows_of_all(
+    catalog: Catalog, reader: Reader, of_bytes: bool = False
+) -> Iterator[tuple[Words, IntArray]]:
+    """Go through all samples of an open reader: `rows_of()`, and the sizes of the pieces."""
+    own, lanes, ranges = threading.local(), count(), catalog.ranges
 
-    Attributes:
-        catalog: the samples.
-    """
+    def work(start: int) -> tuple[Words, IntArray]:
+        samples, contents = np.arange(start, min(start + _BATCH, catalog.delivered)), None
+        pieces = catalog.pieces_of(samples)
+        if of_bytes:
+            batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
+            contents = Views(batch.buffer, batch.offsets, sizes := batch.sizes).slices()
+        else:
+            sizes = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
+        return rows_of(catalog, samples, sizes, contents), sizes
 
-    def __init__(self, opening: Opening) -> None:
-        """Find the samples, and open the backend."""
-        self.catalog, self._reader, _ = opening.open()
-        self._hashes = Hashes(self.catalog)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._reader.close()
-
-    def rows(self, of_bytes: bool = False) -> Iterator[tuple[Words, IntArray]]:
-        """Go through all samples: `Hashes.rows()`, and the sizes of the pieces in bytes."""
-        catalog, reader, own, lanes = self.catalog, self._reader, threading.local(), count()
-
-        def work(start: int) -> tuple[Words, IntArray]:
-            samples = np.arange(start, min(start + _BATCH, catalog.delivered))
-            pieces, lane, contents = catalog.pieces_of(samples), own.lane, None
-            if of_bytes:
-                batch = read_batch(reader, catalog, pieces, reader.allocate, lane)
-                sizes = batch.sizes
-                contents = Views(batch.buffer, batch.offsets, sizes).slices()
-            elif catalog.ranges is None:
-                sizes = reader.sizes(pieces, lane)
-            else:
-                sizes = catalog.ranges.sizes[pieces].astype(np.int64)
-            return self._hashes.rows(samples, sizes, contents), sizes
-
-        jobs, starts = min(processors(), reader.lanes), range(0, catalog.delivered, _BATCH)
-        pool = ThreadPoolExecutor(jobs, initializer=lambda: setattr(own, "lane", next(lanes)))
-        with console.bar("hashing", catalog.delivered) as tick, pool:
-            try:
-                for start, found in zip(starts, pool.map(work, starts), strict=True):
-                    yield found
-                    tick(start)
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    def shown(self, sample: int) -> str:
-        """Return the name of a sample, as it is hashed, and its start in a container."""
-        piece = np.array([sample * self.catalog.pieces])
-        name = os.fsdecode(self._hashes.names(self.catalog.files(piece))[0])
-        where = "" if self.catalog.ranges is None else f" at {self.catalog.starts(piece)[0]}"
-        return name + where
+    pool = ThreadPoolExecutor(
+        min(processors(), reader.lanes), initializer=lambda: setattr(own, "lane", next(lanes))
+    )
+    with console.bar("hashing", catalog.delivered) as tick, pool:
+        try:
+            starts = range(0, catalog.delivered, _BATCH)
+            for start, found in zip(starts, pool.map(work, starts), strict=True):
+                yield found
+                tick(start)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def compare(dataset: Receipt, epoch: Receipt) -> tuple[bool, str]:

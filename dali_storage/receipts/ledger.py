@@ -51,7 +51,7 @@ class Ledger:
     def __init__(self, mode: str) -> None:
         """`mode`: "samples" or "bytes"."""
         self._mode = mode
-        # Position and `Hashes.rows()` of the last batches.
+        # Position and `rows_of()` of the last batches.
         self._given = deque[tuple[int, Words]]()
         # Tables by source and by the lowest bit of the turn: uint64[k, 2, n, 5]; the latest turns:
         # int64[k]; and the position of the last batch in them. Replaced as a whole, so that a

@@ -9,7 +9,7 @@ shard       the rank that it is of, and the number of ranks; None: all ranks, or
 count       samples delivered, without padding
 replaced    those of them that are bad, and others were delivered for
 sum         the sums of both halves of the samples' hashes, modulo 2**64, in hexadecimal
-table       base64 of deflated <u8[n, 5]; row i has the sums of `Hashes.rows()` of the samples whose
+table       base64 of deflated <u8[n, 5]; row i has the sums of `rows_of()` of the samples whose
             keys' hashes are i modulo n; n is a power of two
 """
 

@@ -5,7 +5,6 @@ import warnings
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,6 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     )
     if "crc32" in catalogs[0].sidecar:
         joined.sidecar["crc32"] = np.concatenate([it.sidecar["crc32"] for it in catalogs])
-    joined.sidecar["firsts"] = [0, *accumulate(each.file_count for each in catalogs[:-1])]
     # As for its parts, the checksum does not depend on the location of the roots.
     parts = [each.checksum() for each in catalogs]
     return joined.knowing(zlib.crc32(joined.labels.tobytes() + np.array(parts, "<u4").tobytes()))

@@ -16,7 +16,7 @@ def sums_of(samples: Iterable[Iterable[_Piece]], mode: str) -> dict[str, Any]:
     for pieces in samples:
         key = end = b""
         for name, start, content in pieces:
-            key += os.fsencode(name) + b"\0" + struct.pack("<q", start)
+            key += os.fsencode("/".join(name.split("/")[-2:])) + b"\0" + struct.pack("<q", start)
             end += struct.pack("<q", len(content))
             end += xxhash.xxh3_128_digest(content) if mode == "bytes" else b""
         halves = divmod(xxhash.xxh3_128_intdigest(key + end), 2**64)
