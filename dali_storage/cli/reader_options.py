@@ -1,6 +1,7 @@
 """The options that name a reader and its samples, for commands that open one."""
 
 import argparse
+import json
 import os
 from typing import Any
 
@@ -10,19 +11,21 @@ from .index_samples import key_and_value
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    text = "a directory, URL or index; or tar files"
-    parser.add_argument("paths", metavar="PATH", nargs="*", help=text)
-    text = "of `readers`; default: file, or webdataset for *.tar"
-    parser.add_argument("--reader", metavar="NAME", help=text)
+    add = parser.add_argument
+    add("paths", metavar="PATH", nargs="*", help="a directory, URL or index; or tar files")
+    add("--reader", metavar="NAME", help="of `readers`; default: file, or webdataset for *.tar")
     text = "of the reader, such as ext=jpg; VALUE is JSON or text"
-    more: Any = {
-        "nargs": "+",
-        "action": "extend",
-        "default": [],
-        "metavar": "KEY=VALUE",
-        "help": text,
-    }
-    parser.add_argument("--argument", type=key_and_value, **more)
+    several: Any = {"nargs": "+", "action": "extend", "default": [], "metavar": "KEY=VALUE"}
+    add("--argument", type=key_and_value, **several, help=text)
+
+
+def loaded(path: str) -> Any:
+    """Return what is in a file of JSON; ValueError names the path."""
+    with open(path, "rb") as file:
+        try:
+            return json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path!r} is not JSON: {error}") from None
 
 
 def described(given: argparse.Namespace) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _write(given: argparse.Namespace) -> int:
 
 
 def _compare(given: argparse.Namespace) -> int:
-    made, epoch = (_loaded(it) for it in (given.dataset, given.epoch))
+    made, epoch = (reader_options.loaded(it) for it in (given.dataset, given.epoch))
     if not isinstance(made, dict) or made.keys() != {"reader", "arguments", "receipt", "sizes"}:
         what = "is not the receipt of a data set; make one by `python -m dali_storage receipt`"
         raise ValueError(f"{given.dataset!r} {what}")
@@ -91,10 +91,8 @@ def _compare(given: argparse.Namespace) -> int:
         for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
             console.print_result(f"its size has changed: {_shown(catalog, sample)}")
     for kind, samples in suspects(made["receipt"], epoch, rows[:, 2]):
-        some = (
-            ", ".join(_shown(catalog, it) for it in samples[:_SHOWN].tolist())
-            or "none of today's names"
-        )
+        some = ", ".join(_shown(catalog, it) for it in samples[:_SHOWN].tolist())
+        some = some or "none of today's names"
         among = f", among {samples.size:,} names" * (samples.size > 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
     return 1
@@ -103,11 +101,3 @@ def _compare(given: argparse.Namespace) -> int:
 def _shown(catalog: Catalog, sample: int) -> str:
     name = os.fsdecode(catalog.name(piece := sample * catalog.pieces))
     return f"{name} {catalog.where(piece)}".rstrip()
-
-
-def _loaded(path: str) -> Any:
-    with open(path, "rb") as file:
-        try:
-            return json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{path!r} is not JSON: {error}") from None

@@ -7,7 +7,6 @@ are of this file, at the steps after STATE, in two epochs.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -67,11 +66,7 @@ def _print(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace) -> tuple[Run, Catalog]:
     """Return the run of a state, and its samples."""
-    with open(given.state, "rb") as file:
-        try:
-            state = json.load(file)
-        except ValueError as error:
-            raise ValueError(f"{given.state!r} is not JSON: {error}") from None
+    state = reader_options.loaded(given.state)
     catalog, reader, ordering = reader_options.opening_of(**reader_options.described(given)).open()
     reader.close()
     what = f"{given.state!r} is not a state of readers.state()"

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +29,17 @@ def rows_of_all(
     own, lanes, ranges = threading.local(), count(), catalog.ranges
 
     def work(start: int) -> tuple[Words, IntArray]:
-        samples, contents = np.arange(start, min(start + _BATCH, catalog.delivered)), None
+        samples = np.arange(start, min(start + _BATCH, catalog.delivered))
         pieces = catalog.pieces_of(samples)
-        if of_bytes:
-            batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
-            contents = Views(batch.buffer, batch.offsets, sizes := batch.sizes).slices()
-        else:
-            sizes = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
-        return rows_of(catalog, samples, sizes, contents), sizes
+        if not of_bytes:
+            sizes: Any = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
+            return rows_of(catalog, samples, sizes, None), sizes
+        batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
+        views = Views(batch.buffer, batch.offsets, batch.sizes)
+        return rows_of(catalog, samples, views.sizes, views.slices()), views.sizes
 
-    pool = ThreadPoolExecutor(
-        min(processors(), reader.lanes), initializer=lambda: setattr(own, "lane", next(lanes))
-    )
+    jobs = min(processors(), reader.lanes)
+    pool = ThreadPoolExecutor(jobs, initializer=lambda: setattr(own, "lane", next(lanes)))
     with console.bar("hashing", catalog.delivered) as tick, pool:
         try:
             starts = range(0, catalog.delivered, _BATCH)

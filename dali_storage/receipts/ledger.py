@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -70,27 +70,24 @@ class Ledger:
             given.pop()
         tables, latest, place = self._known(stream)
         if position <= place:  # the user has gone back, in DALI's order to the start of an epoch
-            epoch = position // _rounds(stream)
-            dealt = stream.open().ordering.dealt
-            tables = tables * np.uint64(not dealt and epoch == latest[0])
+            epoch = 0 if (about := _About.of(stream)).dealt else position // about.rounds
+            tables = tables * np.uint64(not about.dealt and epoch == latest[0])
             tables[:, epoch & 1] = 0
-            self._added = tables, np.full_like(latest, 0 if dealt else epoch), position - 1
+            self._added = tables, np.full_like(latest, epoch), position - 1
         elif len(given) > pending + _HELD + _STEP:
             self._add(stream, pending + _HELD)
         return partial(given.append, (position, cast("Words", batch.outputs[-1])))
 
     def drop(self, pending: int) -> None:
         """Forget the last batches, which never reach the user."""
-        for _ in range(min(pending, len(self._given))):
-            self._given.pop()
+        self._given = deque(islice(self._given, max(0, len(self._given) - pending)))
 
     def receipt(
         self, stream: BatchStream, pending: int, epoch: int | None = None, source: Any = None
     ) -> Receipt:
         """Return the receipt of a turn; see `readers.receipt()`, also for the errors."""
         self._add(stream, pending)
-        names = _names(stream)
-        if source not in names:
+        if source not in (names := _About.of(stream).names):
             raise ValueError(f"{stream}: source must be one of {names!r:.200}, not {source!r}")
         latest = int(self._known(stream)[1][names.index(source)])
         if epoch is not None and epoch < max(0, latest - 1):
@@ -113,49 +110,43 @@ class Ledger:
             ValueError: there are none within an epoch; or one is damaged, or of another mode or
                 rank.
         """
-        position, rest, shard = stream.position.next, stream.rest, _shard(stream)
-        within = position % _rounds(stream) or (rest is not None and position < rest.stop)
-        if saved is None and (position if stream.open().ordering.dealt else within):
+        position, rest, about = stream.position.next, stream.rest, _About.of(stream)
+        within = position % about.rounds or (rest is not None and position < rest.stop)
+        if saved is None and (position if about.dealt else within):
             why = "it was saved by a reader without receipt=; resume without"
             raise ValueError(f"{stream}: the state has no receipt of the samples before: {why}")
         self._added = None
         tables, latest, _ = self._known(stream)
-        numbers = {name: number for number, name in enumerate(_names(stream))}
-        for each in sorted(saved or (), key=lambda it: it["epoch"], reverse=True):
-            table = table_of(each, f"{stream}: the state has no receipt of such a reader")
+        what = f"{stream}: the state has no receipt of such a reader"
+        found = [(it, table_of(it, what)) for it in saved or ()]
+        for each, table in sorted(found, key=lambda it: it[0]["epoch"], reverse=True):
             if each["mode"] != self._mode:
                 what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"
                 raise ValueError(f"{stream}: the state was made with {what}")
-            if each["shard"] not in (None, shard):
+            if each["shard"] not in (None, about.shard):
                 what = "the state has the receipt of rank {} of {}".format(*each["shard"])
                 remedy = "save receipts.join() of the states of all ranks"
                 raise ValueError(f"{stream}: {what}, not of this one: {remedy}")
-            number, turn = numbers[each["source"]], each["epoch"]
+            number, turn = about.names.index(each["source"]), each["epoch"]
             latest[number] = max(latest[number], turn)
             if turn >= latest[number] - 1 and (each["shard"] or stream.options.shard_id == 0):
                 tables[number, turn & 1] = table
 
     def _known(self, stream: BatchStream) -> tuple[Words, IntArray, int]:
         if self._added is None:
-            count, position = len(_names(stream)), stream.position.next
-            rows = max(1, ROWS >> (count - 1).bit_length())  # of all sources, as many as of one
-            epoch = 0 if stream.open().ordering.dealt else position // _rounds(stream)
-            tables = np.zeros((count, 2, rows, COLUMNS), np.uint64)
-            self._added = tables, np.full(count, epoch), position - 1
+            about, position = _About.of(stream), stream.position.next
+            rows = max(1, ROWS >> (len(about.names) - 1).bit_length())  # of all as many as of one
+            latest = np.full(len(about.names), 0 if about.dealt else position // about.rounds)
+            self._added = np.zeros((latest.size, 2, rows, COLUMNS), np.uint64), latest, position - 1
         return self._added
 
     def _of(self, stream: BatchStream, number: int, turn: int) -> Receipt:
-        tables, latest, _ = self._known(stream)
+        (tables, latest, _), about = self._known(stream), _About.of(stream)
         catalog = stream.open().catalog
-        table = tables[number, turn & 1]
-        return receipt_of(
-            table if turn <= latest[number] else np.zeros_like(table),
-            mode=self._mode,
-            dataset=catalog.knowing(catalog.checksum()).checksum(),
-            source=_names(stream)[number],
-            epoch=turn,
-            shard=_shard(stream),
-        )
+        catalog.knowing(catalog.checksum())  # slow
+        named = {"mode": self._mode, "dataset": catalog.checksum(), "source": about.names[number]}
+        table = tables[number, turn & 1] * np.uint64(turn <= latest[number])
+        return receipt_of(table, **named, epoch=turn, shard=about.shard)
 
     def _add(self, stream: BatchStream, pending: int) -> None:
         """Add all batches but the last ones."""
@@ -168,8 +159,8 @@ class Ledger:
             rows = np.concatenate([it[:n] for (_, it), n in zip(entries, counts, strict=True)])
             newest, tables = latest.copy(), tables.copy()
             np.maximum.at(newest, sources, turns)
-            if not stream.open().ordering.dealt:  # this rank may have no sample in an epoch
-                newest[0] = max(newest[0], positions[-1] // _rounds(stream))
+            if not (about := _About.of(stream)).dealt:  # a rank may have no sample in an epoch
+                newest[0] = max(newest[0], positions[-1] // about.rounds)
             for each in (newest, newest - 1):
                 new = np.flatnonzero(each > latest)
                 tables[new, each[new] & 1] = 0
@@ -183,12 +174,13 @@ class Ledger:
 
 def _turns(stream: BatchStream, positions: list[int]) -> tuple[list[int], IntArray, IntArray]:
     """Return the number of samples of each batch without padding, and their sources and turns."""
-    ordering, rest, size = stream.open().ordering, stream.rest, stream.batch_size
-    if ordering.dealt:
+    about, rest, size = _About.of(stream), stream.rest, stream.batch_size
+    if about.dealt:
         return cast("StreamOrder", stream.batches()).turns(positions)
-    counts, turns, shards = list[int](), list[int](), Shards(ordering.epoch_size, stream.options)
+    counts, turns = list[int](), list[int]()
+    shards = Shards(stream.open().ordering.epoch_size, stream.options)
     for position in positions:
-        epoch, batch = divmod(position, _rounds(stream))
+        epoch, batch = divmod(position, about.rounds)
         share = shards.epoch_start(epoch + 1) - shards.epoch_start(epoch)
         if rest is not None and rest.start <= position < rest.stop:
             share, batch = int(rest.shares()[stream.options.shard_id]), position - rest.start
@@ -197,17 +189,19 @@ def _turns(stream: BatchStream, positions: list[int]) -> tuple[list[int], IntArr
     return counts, np.zeros(sum(counts), np.int64), np.repeat(turns, counts)
 
 
-def _rounds(stream: BatchStream) -> int:
-    size = stream.open().ordering.epoch_size
-    return rounds(size, stream.options.num_shards, stream.batch_size)
+class _About(NamedTuple):
+    """What a stream is: the names of the sources of a mixture, or [None]; batches of an epoch."""
 
+    names: list[Any]
+    rounds: int
+    shard: list[int] | None  # the rank, and the number of ranks; None: one rank
+    dealt: bool
 
-def _names(stream: BatchStream) -> list[Any]:
-    """Return the names of the sources of a mixture; [None] for one source."""
-    mixture = getattr(stream.open().ordering, "mixture", None)
-    return [None] if mixture is None else mixture.names
-
-
-def _shard(stream: BatchStream) -> list[int] | None:
-    world = stream.options.num_shards
-    return None if world == 1 else [stream.options.shard_id, world]
+    @classmethod
+    def of(cls, stream: BatchStream) -> Self:
+        ordering, world = stream.open().ordering, stream.options.num_shards
+        mixture = getattr(ordering, "mixture", None)
+        names = [None] if mixture is None else mixture.names
+        batches = rounds(ordering.epoch_size, world, stream.batch_size)
+        shard = None if world == 1 else [stream.options.shard_id, world]
+        return cls(names, batches, shard, ordering.dealt)
