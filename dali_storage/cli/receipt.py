@@ -9,7 +9,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,20 @@ import numpy as np
 from bmap_tools import console
 from bmap_tools.atomic import destination, replacing
 
+from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
-from ..receipts.dataset import compare, rows_of_all, suspects
-from ..receipts.values import COLUMNS, ROWS, combine, packed, receipt_of, unpacked
+from ..contract.reader import Reader
+from ..contract.views import Views
+from ..reading.batches import read_batch
+from ..receipts.dataset import compare, suspects
+from ..receipts.hashing import rows_of
+from ..receipts.values import COLUMNS, ROWS, Words, combine, packed, receipt_of, unpacked
+from ..runtime.machine import processors
 from . import reader_options
 
 _SHOWN = 5  # names of a group
+_BATCH = 64
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +67,7 @@ def _write(given: argparse.Namespace) -> int:
         catalog, reader, _ = reader_options.opening_of(**made).open()
         table, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Any]()
         with reader:
-            for rows, its in rows_of_all(catalog, reader, given.bytes):
+            for rows, its in _rows(catalog, reader, given.bytes):
                 np.add.at(table, rows[:, 2] % np.uint64(ROWS), rows)
                 sizes.append(its)
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
@@ -81,11 +91,11 @@ def _compare(given: argparse.Namespace) -> int:
         return 0
     catalog, reader, _ = reader_options.opening_of(made["reader"], made["arguments"]).open()
     with reader:
-        found = zip(*rows_of_all(catalog, reader), strict=True)
+        found = zip(*_rows(catalog, reader), strict=True)
         rows, now = (np.concatenate(it) for it in found)
-    count, then = made["receipt"]["count"], unpacked(made["sizes"]).view(np.int64)
+    size, then = made["receipt"]["count"], unpacked(made["sizes"]).view(np.int64)
     if made["receipt"]["dataset"] != catalog.checksum():
-        what = f"{count:,} samples then, {catalog.delivered:,} now"
+        what = f"{size:,} samples then, {catalog.delivered:,} now"
         console.print_result(f"the names or labels of the data set have changed: {what}")
     if then.size == now.size:
         for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
@@ -96,6 +106,34 @@ def _compare(given: argparse.Namespace) -> int:
         among = f", among {samples.size:,} names" * (samples.size > 1)
         console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
     return 1
+
+
+def _rows(
+    catalog: Catalog, reader: Reader, of_bytes: bool = False
+) -> Iterator[tuple[Words, IntArray]]:
+    """Go through all samples of an open reader: `rows_of()`, and the sizes of the pieces."""
+    own, lanes, ranges = threading.local(), count(), catalog.ranges
+
+    def work(start: int) -> tuple[Words, IntArray]:
+        samples = np.arange(start, min(start + _BATCH, catalog.delivered))
+        pieces = catalog.pieces_of(samples)
+        if not of_bytes:
+            sizes: Any = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
+            return rows_of(catalog, samples, sizes, None), sizes
+        batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
+        views = Views(batch.buffer, batch.offsets, batch.sizes)
+        return rows_of(catalog, samples, views.sizes, views.slices()), views.sizes
+
+    jobs = min(processors(), reader.lanes)
+    pool = ThreadPoolExecutor(jobs, initializer=lambda: setattr(own, "lane", next(lanes)))
+    with console.bar("hashing", catalog.delivered) as tick, pool:
+        try:
+            starts = range(0, catalog.delivered, _BATCH)
+            for start, found in zip(starts, pool.map(work, starts), strict=True):
+                yield found
+                tick(start)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _shown(catalog: Catalog, sample: int) -> str:

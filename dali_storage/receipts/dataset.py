@@ -1,53 +1,11 @@
-"""The receipt of a data set, and its comparison with that of an epoch."""
+"""The comparison of the receipt of a data set with that of an epoch."""
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
-from typing import Any
 
 import numpy as np
 
-from bmap_tools import console
-
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
-from ..contract.reader import Reader
-from ..contract.views import Views
-from ..reading.batches import read_batch
-from ..runtime.machine import processors
-from .hashing import rows_of
 from .values import COLUMNS, Receipt, Words, table_of
-
-_BATCH = 64
-
-
-def rows_of_all(
-    catalog: Catalog, reader: Reader, of_bytes: bool = False
-) -> Iterator[tuple[Words, IntArray]]:
-    """Go through all samples of an open reader: `rows_of()`, and the sizes of the pieces."""
-    own, lanes, ranges = threading.local(), count(), catalog.ranges
-
-    def work(start: int) -> tuple[Words, IntArray]:
-        samples = np.arange(start, min(start + _BATCH, catalog.delivered))
-        pieces = catalog.pieces_of(samples)
-        if not of_bytes:
-            sizes: Any = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
-            return rows_of(catalog, samples, sizes, None), sizes
-        batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
-        views = Views(batch.buffer, batch.offsets, batch.sizes)
-        return rows_of(catalog, samples, views.sizes, views.slices()), views.sizes
-
-    jobs = min(processors(), reader.lanes)
-    pool = ThreadPoolExecutor(jobs, initializer=lambda: setattr(own, "lane", next(lanes)))
-    with console.bar("hashing", catalog.delivered) as tick, pool:
-        try:
-            starts = range(0, catalog.delivered, _BATCH)
-            for start, found in zip(starts, pool.map(work, starts), strict=True):
-                yield found
-                tick(start)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def compare(dataset: Receipt, epoch: Receipt) -> tuple[bool, str]:

@@ -23,6 +23,8 @@ from ..contract.views import Contents, Views
 from ..reading.loading import LoadedBatch
 from .values import COLUMNS, Words
 
+_NO_START = bytes(1 + 8)
+
 
 def xxh3() -> Any:
     """Return the hash, 16 bytes of bytes; raise BackendUnavailable if the package is missing."""
@@ -42,13 +44,12 @@ def rows_of(
     sample's hash, low half first. `sizes`: int64[n * pieces]; `pieces`: their bytes, if hashed.
     """
     digest, its = xxh3(), catalog.pieces_of(samples)
-    names = [it.rsplit(b"/", 2) for it in catalog.file_names(catalog.files(its))]
-    parts = -2 if catalog.ranges is None else -1
-    keys = [
-        b"/".join(name[parts:]) + b"\0" + start
-        for name, start in zip(names, _words(catalog.starts(its)), strict=True)
-    ]
-    ends = _words(sizes)
+    names, ends = catalog.file_names(catalog.files(its)), _words(sizes)
+    if catalog.ranges is None:
+        keys = [it[it.rfind(b"/", 0, it.rfind(b"/")) + 1 :] + _NO_START for it in names]
+    else:
+        starts = zip(names, _words(catalog.starts(its)), strict=True)
+        keys = [name[name.rfind(b"/") + 1 :] + b"\0" + start for name, start in starts]
     if pieces is not None:
         ends = [size + digest(it) for size, it in zip(ends, pieces, strict=True)]
     if (step := catalog.pieces) > 1:
