@@ -37,7 +37,7 @@ $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]=
 
 $(VENV)/installed $(VENV)/demo $(GPU_VENV)/installed $(TENSORFLOW_VENV)/installed $(PADDLE_VENV)/installed $(RAY_VENV)/installed $(PYTHON_VENV)/installed $(DOCS_VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(@D) || { rm -rf $(@D); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(@D); }
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(PACKAGES)
+	$(@D)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check $(PACKAGES)
 	touch $@
 
 # Verifies and times the readers hot, cold, over S3 and decoded; as root, also on a disk of its own. It

@@ -1,4 +1,4 @@
-"""Draws the table of gains of docs/benchmarks.md, in two themes: `python -m benchmarks.chart`.
+"""Draws the table of gains of docs/benchmarks.md, in both themes: `python -m benchmarks.chart`.
 
 Each bar reaches from DALI's own reader, 1x, to ours; of a range, the bar ends at its lower end.
 """
@@ -10,10 +10,12 @@ from html import escape
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
-THEMES = {"gain.svg": ("#1f2328", "#d0d7de"), "gain-dark.svg": ("#e6edf3", "#3d444d")}
-"""The files, with the colours of texts and of lines."""
+_STYLE = (
+    "<style>svg{font:14px system-ui,sans-serif;fill:#1f2328}"
+    "@media(prefers-color-scheme:dark){svg{fill:#e6edf3}}</style>"
+)
 _OURS, _DALIS = "#2da44e", "#8c959f"
-_LEFT, _OCTAVE, _ROW, _WIDTH = 300, 68, 26, 760  # pixels: where 0.5x is, of a factor of 2, ...
+_LEFT, _OCTAVE, _ROW, _WIDTH = 236, 38, 26, 540  # pixels: where 0.5x is, of a factor of 2, ...
 _TICKS = (0.5, 1, 2, 4, 8, 16, 32)
 
 
@@ -34,39 +36,34 @@ def _at(x: float) -> float:
     return _LEFT + _OCTAVE * (math.log2(x) + 1)
 
 
-def _shapes(gains: list[tuple[str, list[float]]], text: str, line: str) -> Iterator[str]:
+def _shapes(gains: list[tuple[str, list[float]]]) -> Iterator[str]:
     foot = _ROW * (len(gains) + 1) + 8
-    head = "read, not decoded, but for the last"
-    yield f'<text x="8" y="18" fill="{text}" font-weight="bold">{head}</text>'
     for tick in _TICKS:
-        colour, width = (_DALIS, 3) if tick == 1 else (line, 1)
-        x = f"{_at(tick):.1f}"
-        yield f'<path d="M{x} 24V{foot}" stroke="{colour}" stroke-width="{width}"/>'
+        x, width = f"{_at(tick):.1f}", 3 if tick == 1 else 0.5
+        yield f'<path d="M{x} 24V{foot}" stroke="{_DALIS}" stroke-width="{width}"/>'
         name = "DALI" if tick == 1 else f"{tick:g}x"
         yield f'<text x="{x}" y="18" fill="{_DALIS}" text-anchor="middle">{name}</text>'
     for number, (what, ends) in enumerate(gains, 1):
         y = _ROW * number + 8
         first, last = sorted((_at(1), _at(ends[0])))
-        yield f'<text x="8" y="{y + 13}" fill="{text}">{escape(what)}</text>'
+        yield f'<text x="8" y="{y + 13}">{escape(what)}</text>'
         bar = f'x="{first:.1f}" y="{y}" width="{last - first:.1f}" height="16"'
         yield f'<rect {bar} fill="{_OURS}"/>'
         if ends[1:]:
             path = f"M{last:.1f} {y + 8}H{_at(ends[1]):.1f}"
             yield f'<path d="{path}" stroke="{_OURS}" stroke-width="3"/>'
         said = " to ".join(f"{end:g}" for end in ends) + "x"
-        end = max(_at(1), *map(_at, ends)) + 6
-        yield f'<text x="{end:.1f}" y="{y + 13}" fill="{text}">{said}</text>'
+        yield f'<text x="{max(_at(1), *map(_at, ends)) + 6:.1f}" y="{y + 13}">{said}</text>'
 
 
-def drawing(page: str, text: str, line: str) -> str:
+def drawing(page: str) -> str:
     """The table of the page as an SVG."""
     gains = rows(page)
-    size = f"{_WIDTH} {_ROW * (len(gains) + 1) + 14}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" font-size="13" '
-    head += 'font-family="system-ui,sans-serif">'
-    return "\n".join([head, *_shapes(gains, text, line), "</svg>\n"])
+    size = f'width="{_WIDTH}" viewBox="0 0 {_WIDTH} {_ROW * (len(gains) + 1) + 14}"'
+    title = '<text x="8" y="18" font-weight="bold">read, not decoded</text>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, _STYLE, title, *_shapes(gains), "</svg>\n"])
 
 
 if __name__ == "__main__":
-    for name, colours in THEMES.items():
-        (DOCS / name).write_text(drawing((DOCS / "benchmarks.md").read_text(), *colours))
+    (DOCS / "gain.svg").write_text(drawing((DOCS / "benchmarks.md").read_text()))

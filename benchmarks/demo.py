@@ -24,7 +24,6 @@ from .verify import verify
 from .workload import (
     BadInputError,
     NotHereError,
-    Workload,
     ordered,
     prepare,
     summarize_error,
@@ -34,7 +33,7 @@ DIRECTORY = "demo"  # in the working directory, because the program's may be rea
 _PICTURES = os.path.join(DIRECTORY, "pictures")
 _DISK_BYTES = 320 << 20  # for 190 MB of pictures
 _ROUNDS = 3
-_SHORT = 1.0  # seconds of a round; hot ones are longer, as there the start would count too much
+_SHORT = 1.0  # seconds of a round that decodes; in others the start would count too much
 _PLAIN = ("dali", "dali-nommap", "no-options")
 _FILES = (*_PLAIN, "python-file-direct")
 _OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
@@ -137,18 +136,16 @@ class _Demo:
             kind = environment.file_system_type(DIRECTORY)
             self._left_out.append(f"cold reads: {kind} keeps its pages: run it on another disk")
             return None
-        legs, workload = running(hot.legs, hot.results), self._shorter(hot, cold=True)
+        legs, rounds = running(hot.legs, hot.results), 2 * hot.workload.settings.rounds - 1
+        workload = ordered(hot.workload, cold=True, rounds=rounds, seconds=0.0)  # of an epoch each
         return Comparison("cold", legs, workload, results_of(legs, workload))
 
     def _decoded(self, hot: Comparison) -> Comparison:
         """What is left of the difference in a pipeline that decodes on the CPU."""
         legs = [leg for leg in running(hot.legs, hot.results) if leg.name in _PLAIN]
-        workload = self._shorter(hot, decode=True)
-        return Comparison("decoded", legs, workload, results_of(legs, workload))
-
-    def _shorter(self, hot: Comparison, **changes: bool) -> Workload:
         seconds = min(_SHORT, hot.workload.settings.seconds)
-        return ordered(hot.workload, seconds=seconds, **changes)
+        workload = ordered(hot.workload, decode=True, seconds=seconds)
+        return Comparison("decoded", legs, workload, results_of(legs, workload))
 
     def _objects(self, hot: Comparison) -> Comparison | None:
         """The readers of s3://, from a server on 127.0.0.1 that serves the same files."""

@@ -23,9 +23,8 @@ from .legs import REFERENCE, Leg
 from .pipelines import buffers_of, times_of
 from .workload import BadInputError, Workload, epoch_of, ordered, summarize_error
 
-_WARM_UP = 0.1
-"""The part of the time of a round after which the number of its batches is known."""
-_MOST_BATCHES = 100_000  # their order is in memory
+_FASTEST = 2000
+"""Batches a second for whose order there is room; a round of a faster leg has several passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +76,6 @@ class Result:
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
         transport: what asks for objects: the reader's own client, or obstore.
         baselines: the legs that it is compared with.
-        batches: how many a pass has; None if as many as the workload.
     """
 
     name: str
@@ -88,7 +86,6 @@ class Result:
     skipped: str | None = None
     failed: str | None = None
     baselines: tuple[str, ...] = ()
-    batches: int | None = None
 
     @property
     def runs(self) -> bool:
@@ -122,11 +119,16 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
     Every round is added to its result at once, so that an interrupt loses none. A leg that fails
     ends; the others go on. A sample that is not an image ends the measurement with a BadInputError.
     """
-    legs, rounds = running(legs, results), workload.settings.rounds
-    _warm_up((REFERENCE, *legs), workload, results)
+    legs, settings = running(legs, results), workload.settings
+    rounds, size, most = settings.rounds, workload.order.size, math.inf
+    _warm_up((REFERENCE, *legs), workload)
+    # A cold epoch is whole: none of its samples may be read twice.
+    if settings.seconds and not (settings.batches or settings.cold):
+        most = settings.seconds
+        workload = ordered(workload, batches=math.ceil(most * _FASTEST))
 
     def turn(leg: Leg) -> Turn:
-        return results[leg.name], partial(run_round, leg, workload, results[leg.name])
+        return results[leg.name], partial(run_round, leg, workload, results[leg.name], most=most)
 
     waiting = deque([*map(turn, legs), *(other for other in others if other[0].runs)])
     for number in range(1, rounds + 1):
@@ -136,7 +138,7 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
             gc.collect()  # ends the threads and frees the memory of the previous leg
             step = f"round {number}/{rounds} {result.name}"
             try:
-                with bar(step, workload.order.size) as tick:
+                with bar(step, size) as tick:
                     result.rounds.append(run(tick))
                 print(f"{step}: {result.rounds[-1]}", file=sys.stderr)
             except Exception as error:  # a leg may raise anything
@@ -161,36 +163,23 @@ def fill_caches(legs: Iterable[Leg], workload: Workload, results: Results) -> No
             results[leg.name].failed = summarize_error(error)
 
 
-def _warm_up(legs: Iterable[Leg], workload: Workload, results: Results) -> None:
-    """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts.
-
-    Where the number of batches of a round is not given, further ones tell how many fill its time.
-    """
-    settings = workload.settings
-    enough = 0.0 if settings.batches else settings.seconds
-    # No part of an epoch is read twice from a cold cache.
-    most = len(epoch_of(workload).order) if settings.cold else _MOST_BATCHES
+def _warm_up(legs: Iterable[Leg], workload: Workload) -> None:
+    """Consume a batch of every leg, untimed: the first sets up image codecs and AIO contexts."""
     for leg in legs:
-        start = time.perf_counter()
         try:
             with leg.build(leg.adapt(workload), False) as stream:
-                batches, read, took = iter(stream.batches), 0, 0.0
-                while not read or took < enough * _WARM_UP:
-                    next(batches)
-                    read, took = read + 1, time.perf_counter() - start
-            if enough and leg.name in results:
-                results[leg.name].batches = min(math.ceil(read * enough / took), most)
+                next(iter(stream.batches))
         except Exception as error:  # any other error is reported when the round fails, too
             _refuse_non_images(workload, error)
 
 
-def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
-    """As many passes as fill the time of a round, at least one."""
-    if result.batches is not None:
-        workload = ordered(workload, batches=result.batches)
+def run_round(
+    leg: Leg, workload: Workload, result: Result, tick: Tick, *, most: float = math.inf
+) -> Round:
+    """As many passes as fill the time of a round, at least one, which end after `most` seconds."""
     passes: list[Round] = []
     while not passes or sum(one.seconds for one in passes) < workload.settings.seconds:
-        passes.append(_pass(leg, workload, result, tick))
+        passes.append(_pass(leg, workload, result, tick, most))
     return Round(
         sum(one.seconds for one in passes),
         sum(one.cpu_seconds for one in passes),
@@ -201,7 +190,7 @@ def run_round(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round
     )
 
 
-def _pass(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
+def _pass(leg: Leg, workload: Workload, result: Result, tick: Tick, most: float) -> Round:
     """A pass with a new stream: the queue of an old one would be full when the clock starts.
 
     The time to fill the queues counts.
@@ -218,9 +207,12 @@ def _pass(leg: Leg, workload: Workload, result: Result, tick: Tick) -> Round:
         for number in range(len(waits)):
             called = time.perf_counter()
             images = next(batches)[0]
-            waits[number] = time.perf_counter() - called
+            waits[number] = (now := time.perf_counter()) - called
             samples += len(images)
             tick(samples)
+            if now - start >= most:
+                waits = waits[: number + 1]
+                break
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before
         times = times_of(stream.pipe)
         if buffers := buffers_of(stream.pipe):

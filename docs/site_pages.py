@@ -10,6 +10,7 @@ import json
 import posixpath
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,20 @@ def reference(module: str) -> str:
 
 
 def source(name: str) -> str:
-    """A file as a page; of a notebook its cells."""
+    """A file as a page; of a notebook its cells and what they show."""
     text = (ROOT / name).read_text()
     hidden = "---\nsearch: {exclude: true}\n---\n\n"
     if name.endswith(".ipynb"):
-        cells = [("".join(it["source"]), it["cell_type"]) for it in json.loads(text)["cells"]]
-        return hidden + "\n\n".join(
-            f"```python\n{it}\n```" if kind == "code" else it for it, kind in cells
-        )
+        return hidden + "\n\n".join(part for it in json.loads(text)["cells"] for part in cell(it))
     return f"{hidden}# {name}\n\n```python\n{text}```\n"
+
+
+def cell(it: Any) -> Iterator[str]:
+    """A cell of a notebook as Markdown, followed by its outputs."""
+    code = "".join(it["source"])
+    yield f"```python\n{code}\n```" if it["cell_type"] == "code" else code
+    for output in it.get("outputs", []):
+        if "text" in output:
+            yield f"```text\n{''.join(output['text'])}```"
+        for kind in {*output.get("data", {})} & {"image/jpeg", "image/png"}:
+            yield f'<img src="data:{kind};base64,{"".join(output["data"][kind])}">'

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,6 +61,15 @@ def test_a_round_has_passes_until_its_time_is_over_and_counts_what_is_timed(smal
     assert (done.seconds, done.samples) == (pytest.approx(2.25), 3 * 10)
     assert done.size_bytes == 3 * small.sizes[10:20].sum()
     assert len(done.waits) == 6
+
+
+def test_a_round_without_a_number_of_batches_is_a_pass_that_ends_with_its_time(small, monkeypatch):
+    clock = SimpleNamespace(process_time=float, perf_counter=lambda: next(ticks))
+    monkeypatch.setattr(measure, "time", clock)
+    ticks = count(0, 0.25)  # once before, twice for each batch, and once after
+    made = ordered(small, batches=100, seconds=2.0)
+    done = measure.run_round(REFERENCE, made, Result(""), lambda done: None, most=2.0)
+    assert (done.seconds, len(done.waits), done.samples) == (2.25, 4, 4 * 5)
 
 
 def test_legs_are_compared_with_those_of_dali_of_the_same_format():
