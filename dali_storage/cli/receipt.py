@@ -28,7 +28,7 @@ from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..receipts.dataset import compare, suspects
 from ..receipts.hashing import rows_of
-from ..receipts.values import COLUMNS, ROWS, Words, combine, packed, receipt_of, unpacked
+from ..receipts.values import COLUMNS, ROWS, Words, combine, packed, receipt_of, table_of, unpacked
 from ..runtime.machine import processors
 from . import reader_options
 
@@ -84,7 +84,11 @@ def _compare(given: argparse.Namespace) -> int:
     if not isinstance(made, dict) or made.keys() != {"reader", "arguments", "receipt", "sizes"}:
         what = "is not the receipt of a data set; make one by `python -m dali_storage receipt`"
         raise ValueError(f"{given.dataset!r} {what}")
-    epoch = combine(*(epoch if isinstance(epoch, list) else [epoch]))
+    then = unpacked(made["sizes"], repr(given.dataset)).view(np.int64)
+    ranks = epoch if isinstance(epoch, list) else [epoch]
+    for path, each in [(given.dataset, made["receipt"]), *((given.epoch, it) for it in ranks)]:
+        table_of(each, f"{path!r}: not a receipt")  # for an error with the path
+    epoch = combine(*ranks)
     complete, verdict = compare(made["receipt"], epoch)
     console.print_result(verdict)
     if complete:
@@ -93,7 +97,7 @@ def _compare(given: argparse.Namespace) -> int:
     with reader:
         found = zip(*_rows(catalog, reader), strict=True)
         rows, now = (np.concatenate(it) for it in found)
-    size, then = made["receipt"]["count"], unpacked(made["sizes"]).view(np.int64)
+    size = made["receipt"]["count"]
     if made["receipt"]["dataset"] != catalog.checksum():
         what = f"{size:,} samples then, {catalog.delivered:,} now"
         console.print_result(f"the names or labels of the data set have changed: {what}")

@@ -52,12 +52,12 @@ def table_of(receipt: Any, what: str = "not a receipt") -> Words:
         raise ValueError(f"{what}: {versions}")
     if odd := sorted(receipt.keys() ^ _KEYS):
         raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
-    try:
-        table = unpacked(receipt["table"]).reshape(-1, COLUMNS)
-    except (TypeError, ValueError, zlib.error) as error:
-        raise ValueError(f"{what}: it is damaged: {error}") from None
+    words = unpacked(receipt["table"], what)
+    table = words[: words.size // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
     same = receipt_of(table)
-    if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
+    if table.size < words.size or any(
+        receipt[name] != same[name] for name in ("count", "replaced", "sum")
+    ):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
     return table
 
@@ -67,9 +67,12 @@ def packed(words: npt.NDArray[Any]) -> str:
     return base64.b64encode(zlib.compress(words.astype("<u8").tobytes())).decode()
 
 
-def unpacked(text: str) -> Words:
-    """Return the integers of `packed()`: uint64[n]."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u8").astype(np.uint64)
+def unpacked(text: str, what: str) -> Words:
+    """Return the integers of `packed()`: uint64[n]; a ValueError begins with `what`."""
+    try:
+        return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<u8").astype(np.uint64)
+    except (TypeError, ValueError, zlib.error) as error:
+        raise ValueError(f"{what}: it is damaged: {error}") from None
 
 
 def combine(*receipts: Mapping[str, Any]) -> Receipt:

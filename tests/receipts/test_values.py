@@ -38,7 +38,7 @@ def one():
         ({"source": "a"}, "different sources"),
         ({}, "of each rank must be given once"),
         ({"version": 2}, "not a receipt: version 2, but this release reads version 1"),
-        ({"sum": "zz"}, "damaged: its table has another count or sum"),
+        ({"sum": "zz"}, "not a receipt: it is damaged: its table has another count or sum"),
         ({"table": "AAAA"}, "damaged: Error -3"),
         ({"count": -1}, "damaged"),
         ({"more": 1}, "unexpected keys: more"),
