@@ -40,7 +40,7 @@ class PipelineFactory:
         self._tally: Tally | None = None  # of the last pipeline
         self._checkpoint: bytes | None = None  # for the next pipeline
         self._resumed: State | None = None  # of the rest of an epoch that other ranks began
-        self._left: dict[str, Any] = {}  # by the last pipeline, see `PipelineRun.left`
+        self._left: dict[str, Any] = {}  # by the last pipeline, see `PipelineRun.leave()`
 
     @property
     def broken(self) -> bool:
@@ -199,5 +199,5 @@ class PipelineFactory:
     def _drop(self) -> None:
         batches, self._batches = self._batches, None
         if batches:
-            self._left, self._tally = batches.left, batches.tally
+            self._left, self._tally = batches.leave(), batches.tally
             batches.close()

@@ -158,9 +158,8 @@ class PipelineRun:
             weights.set_weights(each, wanted, at)
         return at
 
-    @property
-    def left(self) -> dict[str, Any]:
-        """Weights set while running, and ledgers without undelivered batches, by reader."""
+    def leave(self) -> dict[str, Any]:
+        """Return weights set while running, and ledgers without undelivered batches, by reader."""
         self._forget_ahead()
         sources = self._sources.items()
         return {name: (each.open().ordering.changes, each.ledger) for name, each in sources}
