@@ -2,7 +2,9 @@
 
 import importlib.util
 import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,16 @@ def print_result(line: str) -> None:
     """Print a line of the result, with escapes for characters outside of the output's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
     print(_visible(line).encode(encoding, "backslashreplace").decode(encoding))
+
+
+def print_row(label: str, text: str) -> None:
+    """Print a label and a text, which wraps at spaces: words and paths can be copied."""
+    width, indent = shutil.get_terminal_size().columns, f"{label:<15} "
+    wrapper = textwrap.TextWrapper(
+        width, indent, " " * 16, break_long_words=False, break_on_hyphens=False
+    )
+    for line in wrapper.wrap(text):
+        print_result(line)
 
 
 def print_message(text: str) -> None:

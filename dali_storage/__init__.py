@@ -25,6 +25,7 @@ from .observing.signals import report, report_on
 from .observing.statistics import ReaderStatistics, StageTimes
 from .observing.statistics import metrics as _metrics
 from .ranks import shard
+from .runtime import version as _version
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
@@ -61,6 +62,8 @@ __all__ = [
     "shard",
     "statistics",
 ]
+
+__version__ = _version.VERSION
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:

@@ -1,12 +1,4 @@
-"""`python -m dali_storage`: which backends and devices work on this machine, and why not.
-
-`python -m dali_storage check` lists bad samples.
-`python -m dali_storage index` makes indexes: of containers, of all samples below a root, or of
-annotations.
-`python -m dali_storage prove` compares our reader with DALI's.
-`python -m dali_storage receipt` makes the receipt of a data set, and compares that of an epoch.
-`python -m dali_storage replay` shows which samples a step of a run had.
-"""
+"""`python -m dali_storage`: `cli.doctor`, of this machine or of data, and the other commands."""
 
 import sys
 

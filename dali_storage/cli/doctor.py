@@ -1,6 +1,6 @@
 """`python -m dali_storage`: reports backends, devices and features: works, reason, remedy.
 
-With `--json` it prints one object:
+With DATA, `data` reports how it would be read. With `--json` it prints one object:
 
     {"backends": [{"name": "block", "works": true, "reason": null, "remedy": null}, ...],
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
@@ -17,55 +17,76 @@ The exit status is 0 if at least one backend works, else 1.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import os
-import shutil
-import textwrap
+import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any, TypeAlias
+
+from bmap_tools import console
 
 from ..contract import registry
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..runtime import machine
+from ..runtime.version import VERSION
+from . import data
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
 
 
+_COMMANDS = {
+    "check": "list the bad samples of a directory, a URL or an index",
+    "index": "index containers, a directory, a URL, or annotations of COCO",
+    "prove": "compare our reader with DALI's on your data",
+    "receipt": "make the receipt of a data set, or compare that of an epoch",
+    "replay": "show which samples a step of a run had",
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print two tables, or JSON. Returns the exit status."""
+    """Print rows, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage",
-        description="Show which storage backends and devices work on this machine. Devices are "
-        "opened read-only for a moment; nothing is written.",
-        epilog="python -m dali_storage index --help: make index files of containers, or one index "
-        "of a directory or URL. python -m dali_storage check --help: list bad samples.",
+        usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA\n"
+        "       %(prog)s COMMAND ... (COMMAND --help)",
+        description="Show which storage backends and devices work on this machine,\n"
+        "or how DATA would be read here, and why. Nothing is written.",
+        epilog="commands:\n" + "".join(f"  {it:<9} {_COMMANDS[it]}\n" for it in _COMMANDS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    as_json = parser.parse_args(arguments).json
+    what = "a directory, URL, container or index"
+    parser.add_argument("data", nargs="?", metavar="DATA", help=what)
+    parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    words = sys.argv[1:] if arguments is None else arguments
+    word = "".join(words[:1])
+    near = get_close_matches(word, _COMMANDS, 1)
+    if near and "/" not in word and not os.path.lexists(word):
+        parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
+    given = parser.parse_args(words)
+    if given.data is not None and given.json:
+        parser.error("--json is not for DATA; leave out one of them")
+    if given.data is not None:
+        return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
-    if as_json:
-        parts = {"backends": backends, "devices": devices, "dali": dali}
+    parts = {"backends": backends, "devices": devices, "dali": dali}
+    if given.json:
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
-        _print_table(["backend", "works", "why not", "what to do"], _rows(backends))
-        if devices:
-            headings = ["device", "kind", "backends", "works", "why not", "what to do"]
-            _print_table(headings, _rows(devices))
-        _print_table(["with DALI", "since", "works", "why not", "what to do"], _rows(dali))
+        for heading, verdicts in parts.items():
+            _print(heading, verdicts)
         known = (memory := _memory())["page_cache"] is not None
-        print(_MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
-        print(
-            "processors: {used} (affinity: {affinity}, CPU quota: {quota})".format_map(
-                {name: count or "none" for name, count in _processors().items()}
-            )
-        )
+        console.print_row("memory", _MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
+        counts = {name: count or "none" for name, count in _processors().items()}
+        what = "{used} (affinity: {affinity}, CPU quota: {quota})"
+        console.print_row("processors", what.format_map(counts))
     return 0 if any(backend["works"] for backend in backends) else 1
 
 
@@ -115,10 +136,10 @@ def examine_dali() -> list[Verdict]:
 
 
 _MEMORY = (
-    "memory: {page_cache:,} bytes for the page cache; python-file reads data sets larger than "
+    "{page_cache:,} bytes for the page cache; python-file reads data sets larger than "
     "{data_set:,} bytes partly around it; buffer_bytes of a reader is {buffer_bytes:,}"
 )
-_UNKNOWN_MEMORY = "memory: unknown; python-file reads data sets of any size through the page cache"
+_UNKNOWN_MEMORY = "unknown; python-file reads all data sets through the page cache"
 
 
 def _processors() -> dict[str, int | None]:
@@ -147,53 +168,18 @@ def _outcome(problem: BackendUnavailable | None) -> Verdict:
     return {"works": False, "reason": str(problem.reason), "remedy": str(problem.remedy) or None}
 
 
-def _rows(verdicts: list[Verdict]) -> list[list[str]]:
-    """Return the cells of a table; names with the same problem share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for verdict in verdicts:
-        cells = [_cell(value) for key, value in verdict.items() if key != "name"]
-        name = verdict["name"]
-        rows.setdefault((*cells, name if verdict["works"] else ""), []).append(name)
-    return [[", ".join(names), *cells] for (*cells, _), names in rows.items()]
-
-
-def _cell(value: bool | str | list[str] | None) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(value) if isinstance(value, list) else value or ""
-
-
-def _print_table(headings: list[str], rows: list[list[str]]) -> None:
-    if importlib.util.find_spec("rich") is None:
-        _print_plain(headings, rows)
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False)
-    styles = {"yes": "green", "no": "red"}
-    for row in rows:
-        table.add_row(*(Text(cell, styles.get(cell, ""), overflow="fold") for cell in row))
-    Console().print(table)
-
-
-def _print_plain(headings: list[str], rows: list[list[str]]) -> None:
-    """Print a table without rich: a line per name, and the last two columns in lines below."""
-    lines = [(name, *cells) for names, *cells in [headings, *rows] for name in names.split(", ")]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    wrapper = textwrap.TextWrapper(
-        shutil.get_terminal_size().columns,
-        initial_indent="    ",
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for names, *cells, why_not, what_to_do in [[*headings[:-2], "", ""], *rows]:
-        for name in names.split(", "):
-            print("  ".join(map(str.ljust, [name, *cells], widths)).rstrip())
-        for heading, text in zip(headings[-2:], (why_not, what_to_do), strict=True):
-            if text:
-                print(wrapper.fill(f"{heading}: {text}"))
+def _print(heading: str, verdicts: list[Verdict]) -> None:
+    """Print a row for each verdict; names with the same problem share one."""
+    rows: dict[str, list[str]] = {}
+    for it in verdicts:
+        since = it.get("since") and f"since DALI {it['since']}"
+        about = ", ".join(filter(None, (it.get("kind"), since, *it.get("backends", ()))))
+        name = it["name"] + (f" ({about})" if about else "")
+        why = "; ".join(filter(None, (it["reason"], it["remedy"])))
+        rows.setdefault(why or name, []).append(name)
+    console.print_result(f"{heading}:")
+    for why, names in rows.items():
+        works = why == names[0]
+        shown = why if works else f"{', '.join(names)}: {why}"
+        console.print_row("works" if works else "does not work", shown)
     print()

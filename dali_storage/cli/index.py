@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for target, file in targets.items():
             try:
                 write(file, target, tick, done)
+                print(f"{target!r}: the index of {file!r}")
             except (OSError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
@@ -115,12 +116,13 @@ def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
         ValueError: the file is not a container of a known kind, or is damaged.
         OSError: the file cannot be read, or the index cannot be written.
     """
-    kind = _kind(file)
+    kind = kind_of(file)
     with replacing(target) as index:  # opened first: an index may take minutes
         index.writelines(kind.lines(os.fsencode(file), lambda position: tick(done + position)))
 
 
-def _kind(file: str) -> Kind:
+def kind_of(file: str) -> Kind:
+    """Return the kind of a container, by its first bytes; ValueError for another file."""
     with open(file, "rb") as container:
         head = container.read(_HEAD)
     for kind in KINDS:

@@ -81,7 +81,9 @@ def verify(files: Sequence[str]) -> int:
     failed = 0
     for file in files:
         try:
-            index_file.CatalogFile(file).verify()
+            index = index_file.CatalogFile(file)
+            index.verify()
+            print(f"{file!r}: {len(index.catalog()):,} samples, undamaged; files were not read")
         except (OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1

@@ -17,14 +17,16 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from bmap_tools import console
 
 from ..proof.result import Check
+from ..runtime.version import VERSION
 from ..samples.locations import location
 from . import index_samples
+
+_HEADER = "{root!r} by readers.file, {backend}, options {options}, and by DALI {dali}:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks: list[Check] = []
     failed, error = 0, None
     about = {"root": None, "backend": given.backend, "options": dict(given.option)}
-    about |= {"seed": given.seed, "dali_storage": _version(), "dali": None}
+    about |= {"seed": given.seed, "dali_storage": VERSION, "dali": None}
     about["python"] = platform.python_version()
     try:
         for check in _compare(given, about):
+            if not (checks or given.json):
+                _print([_HEADER.format_map(about)])
             checks.append(check)
             if not given.json:
                 _print_check(check)
@@ -52,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(json.dumps(about, indent=2).splitlines())
     elif failed:
         print(f"error: {error}", file=sys.stderr)
+    else:
+        skipped = f"; {n} checks not made" if (n := sum(not it.samples for it in checks)) else ""
+        _print([f"verdict: {'all that was compared is equal' if equal else 'NOT EQUAL'}{skipped}"])
     return failed or int(not equal)
 
 
@@ -100,14 +107,6 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
     about["backend"] = subject.backend
     yield from compare(subject, given.samples, given.seed)
-
-
-def _version() -> str | None:
-    """Return the version of this package; None for a checkout without installation."""
-    try:
-        return version("dali-storage")
-    except PackageNotFoundError:
-        return None
 
 
 def _print_check(check: Check) -> None:

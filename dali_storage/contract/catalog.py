@@ -22,7 +22,7 @@ from .objects import Versions, scheme
 from .ranges import Ranges
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Catalog:
     """The samples in their order, in columns: 12 bytes per sample, and the names of the files.
 
@@ -78,6 +78,9 @@ class Catalog:
         builder = CatalogBuilder()
         builder.extend(names, labels)
         return builder.build(root)
+
+    def __repr__(self) -> str:
+        return f"<Catalog: {self.delivered:,} samples of {os.fsdecode(self.root)!r}>"
 
     def __len__(self) -> int:
         return self.file_count if self.ranges is None else len(self.ranges)

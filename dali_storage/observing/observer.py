@@ -35,7 +35,12 @@ class Observed(Observer):
     @property
     def statistics(self) -> ReaderStatistics:
         """The figures of the batches until now; zeros before the reader reads."""
-        return ReaderStatistics() if self.tally is None else self.tally.statistics
+        return ReaderStatistics().of(self) if self.tally is None else self.tally.statistics
+
+    def reset(self) -> None:
+        """Count from zero, as a reader does that has not begun."""
+        if self.tally is not None:
+            self.tally.reset()
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:

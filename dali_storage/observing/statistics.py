@@ -15,6 +15,7 @@ from ..runtime.histogram import Histogram
 from .activity import Activities, SlowBatch
 
 _NS = 1e-9  # seconds
+_FEWEST = 20  # batches: the first ones are never ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,11 @@ class StageTimes:
         return cls(histogram.count, histogram.total * _NS, p50, p95, p99, histogram.most * _NS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReaderStatistics:
     """The deliveries of a reader since its pipeline began to read, or since `reset()`.
+
+    Printed, they are a table of the stages, with the choices and the `verdict`.
 
     Attributes:
         batches: the number of batches that DALI took; a batch requested twice counts twice.
@@ -89,16 +92,42 @@ class ReaderStatistics:
         `replaced` stays, because the bad samples stay known.
 
         Raises:
-            RuntimeError: the reader is gone or has not begun to read, or this is a copy.
+            RuntimeError: the reader is gone, or this is a copy.
         """
-        reference: weakref.ref[Tally] | None = vars(self).get("_live")
-        tally = None if reference is None else reference()
-        if tally is None:
+        reference: weakref.ref[Any] | None = vars(self).get("_live")
+        live = None if reference is None else reference()
+        if live is None:
             raise RuntimeError(
-                "these statistics have no reader: it is gone, has not begun to read, or belongs to "
-                "another process; call dali_storage.statistics(pipe, name) for those of a reader"
+                "these statistics have no reader: it is gone, or belongs to another process; call "
+                "dali_storage.statistics(pipe, name) for those of a reader"
             )
-        tally.reset()
+        live.reset()
+
+    def of(self, live: Any) -> ReaderStatistics:
+        """Let `reset()` call that of `live`, which is not kept alive; return this object."""
+        vars(self)["_live"] = weakref.ref(live)
+        return self
+
+    @property
+    def verdict(self) -> str:
+        """Whether the pipeline waits for the storage, in words."""
+        if self.batches < _FEWEST:
+            return f"{self.batches} batches, too few for a verdict"
+        if self.ready >= self.depth / 2:
+            return "the storage keeps up: if the loop is slow, look at decoding and the model"
+        return f"the storage is the bottleneck{' at times' * (self.ready > self.depth / 5)}"
+
+    def __repr__(self) -> str:
+        what = f"{self.batches:,} batches, {self.bytes:,} bytes, waited {self.wait_seconds:.1f} s"
+        heads = "count", "total s", "p50 ms", "p95 ms", "p99 ms", "max ms"
+        lines = [f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"]
+        lines.append("stage     " + "".join(f"{it:>10}" for it in heads))
+        for name, it in self.times.items():
+            ms = "".join(f"{1e3 * s:>10.2f}" for s in (it.p50, it.p95, it.p99, it.max))
+            lines.append(f"{name:10}{it.count:>10,}{it.total:>10.2f}{ms}")
+        lines += [f"slow: {1e3 * it.seconds:.1f} ms {it.stage} {it.name}" for it in self.slowest]
+        lines += [f"{name}: {value}" for name, value in self.choices.items()]
+        return "\n".join([*lines, f"verdict: {self.verdict}"])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_live"}
@@ -162,7 +191,7 @@ class Tally:
     def statistics(self) -> ReaderStatistics:
         """The figures until now."""
         counts = self._ready.copy()
-        found = ReaderStatistics(
+        return ReaderStatistics(
             batches=self._batches,
             bytes=self._bytes,
             wait_seconds=self.waited - self._reset_at,
@@ -173,9 +202,7 @@ class Tally:
             ready_counts=tuple(counts) if self._batches else (),
             slowest=tuple(self.activities.slowest()),
             choices=self._choices | self._limits(),
-        )
-        vars(found)["_live"] = weakref.ref(self)
-        return found
+        ).of(self)
 
 
 class OpenReaders:

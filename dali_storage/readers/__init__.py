@@ -1,5 +1,8 @@
 """Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from ..dali import catalog, last_batch, progress, receipt, replaced, set_weights, state
 from .caffe import caffe
 from .caffe2 import caffe2
@@ -43,3 +46,12 @@ __all__ = [
     "tfrecord",
     "webdataset",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take any name
+
+    def __getattr__(name: str) -> Any:
+        """Raise AttributeError, which says what to use instead of `fn.readers.video`."""
+        what = f"module {__name__!r} has no attribute {name!r}"
+        if name in ("video", "video_resize"):
+            what += ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
+        raise AttributeError(what, name=name, obj=sys.modules[__name__])

@@ -12,7 +12,7 @@ import stat
 from array import array
 from collections.abc import Callable, Iterable
 from numbers import Number
-from typing import TypeAlias, TypedDict, Unpack, cast
+from typing import Any, TypeAlias, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -94,15 +94,7 @@ def discover(
 
 
 def from_directory(file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Find the samples of `from_tree()` in the directory `file_root`.
-
-    On a file system without entry types, DALI treats every entry as a file; this function looks up
-    the types.
-
-    Raises:
-        OSError: file_root, one of its entries or a class cannot be accessed; names the path.
-        ValueError: as from_tree(); or file_root is not a local path.
-    """
+    """Find the samples of `from_tree()` in a `Directory`; an OSError names its path."""
     return from_tree(Directory(file_root), **filters)
 
 
@@ -123,10 +115,15 @@ def from_tree(tree: Tree, **filters: Unpack[Filters]) -> Catalog:
         names = sorted(choose_files(tree.files(directory)))
         builder.extend(names, array("q", [label]) * len(names), prefix=directory + b"/")
     if not len(builder):
+        what = f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE"
+        if not classes and isinstance(tree, Directory) and (own := choose_files(tree.files(b""))):
+            parent = os.fsdecode(os.path.dirname(os.path.abspath(tree.root)))
+            what += f", but {len(own):,} directly in it; if it is a class, use file_root={parent!r}"
+            raise ValueError(f"{what} with all classes, or else the argument files")
         raise ValueError(
-            f"no files found under {os.fsdecode(tree.root)!r} as CLASS/FILE: {len(classes)} "
-            f"directories pass dir_filters={filters.get('dir_filters')!r}, and none of their files "
-            f"passes file_filters={file_filters_of(filters.get('file_filters'))!r}"
+            f"{what}: {len(classes)} directories pass dir_filters={filters.get('dir_filters')!r}, "
+            "and none of their files passes "
+            f"file_filters={file_filters_of(filters.get('file_filters'))!r}"
         )
     return builder.build(tree.root)
 
@@ -150,20 +147,20 @@ def chosen_by(
 
 
 class Directory:
-    """A local directory as a tree, listed again by each call."""
+    """A local directory as a tree, listed again by each call; looks up entry types if needed."""
 
-    def __init__(self, file_root: PathLike) -> None:
+    def __init__(self, file_root: PathLike, scan: Callable[[bytes], Any] = os.scandir) -> None:
         """Raise ValueError or TypeError if `file_root` is not a local path."""
-        self.root = local_path("file_root", file_root)
+        self.root, self._scan = local_path("file_root", file_root), scan
 
     def directories(self) -> list[bytes]:
         """List directories and links to directories; as in DALI, an inaccessible entry raises."""
-        with named(), os.scandir(self.root) as entries:
+        with named(), self._scan(self.root) as entries:
             return [entry.name for entry in entries if stat.S_ISDIR(entry.stat().st_mode)]
 
     def files(self, directory: bytes) -> list[bytes]:
         """List regular files and links."""
-        with named(), os.scandir(join_path(self.root, directory)) as entries:
+        with named(), self._scan(join_path(self.root, directory)) as entries:
             return [e.name for e in entries if e.is_symlink() or e.is_file(follow_symlinks=False)]
 
 

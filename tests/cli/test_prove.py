@@ -27,7 +27,12 @@ def test_a_line_says_for_each_check_how_much_was_compared(root, capsys):
     assert prove.main([root, *options]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
-    lines = [re.split("  +", line) for line in printed.out.splitlines()]
+    about, *lines, verdict = printed.out.splitlines()
+    assert about.startswith(
+        f"{root!r} by readers.file, python-file, options {{'lanes': 2}}, and by"
+    )
+    assert verdict == "verdict: all that was compared is equal"
+    lines = [re.split("  +", line) for line in lines]
     assert [line[-1] for line in lines] == ["equal"] * (4 + len(VARIANTS))
     assert [line[1] for line in lines[:2]] == ["40 of 40 samples", "20 of 20 samples, random"]
     assert {line[1].partition(", ")[0] for line in lines[2:]} == {"2 epochs of 20 samples"}
@@ -49,7 +54,9 @@ def test_differences_are_printed_and_the_exit_status_is_1(root, monkeypatch, cap
     assert (first["differences"], first["samples"]) == (40, 40)
     assert first["first"][0] == "sample 0: label 1 instead of 0"
     assert prove.main([root]) == 1
-    assert "    and 35 more" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "    and 35 more" in printed
+    assert "\nverdict: NOT EQUAL" in printed
 
 
 def test_filters_are_those_of_the_reader(root, capsys):

@@ -33,6 +33,12 @@ def test_columns_have_the_promised_types():
     assert (found.offsets.dtype, found.labels.dtype, len(found)) == (np.int64, np.int32, 2)
 
 
+def test_a_catalog_prints_as_a_line():
+    assert repr(Catalog.from_names([b"a"] * 10_000, [0] * 10_000, b"/d")) == (
+        "<Catalog: 10,000 samples of '/d'>"
+    )
+
+
 @pytest.mark.parametrize("sample", [2, -3])
 def test_an_index_beyond_the_catalog_is_an_error(sample):
     found = Catalog.from_names([b"a", b"b"], [0, 1])

@@ -13,8 +13,14 @@ import pytest
 from dali_storage import BackendUnavailable
 from dali_storage.contract.options import Choice
 from dali_storage.observing import observer
-from dali_storage.observing.activity import Activities
-from dali_storage.observing.statistics import OpenReaders, ReaderStatistics, Tally, metrics
+from dali_storage.observing.activity import Activities, SlowBatch
+from dali_storage.observing.statistics import (
+    OpenReaders,
+    ReaderStatistics,
+    StageTimes,
+    Tally,
+    metrics,
+)
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
@@ -176,6 +182,41 @@ def test_statistics_are_plain_values_that_outlive_their_reader():
     for one in (copy, found, ReaderStatistics()):
         with pytest.raises(RuntimeError, match=r"have no reader.*dali_storage.statistics"):
             one.reset()
+
+
+def test_a_reset_before_the_first_batch_is_fine():
+    one = observer.Observed("R", "R")
+    before = one.statistics
+    before.reset()
+    one.tally = tally()
+    one.tally.count(1, 10)
+    before.reset()
+    assert one.statistics.batches == 0
+
+
+@pytest.mark.parametrize(
+    ("batches", "ready", "verdict"),
+    [
+        (19, 4, "19 batches, too few for a verdict"),
+        (20, 2, "the storage keeps up: if the loop is slow, look at decoding and the model"),
+        (20, 1, "the storage is the bottleneck at times"),
+        (20, 0.5, "the storage is the bottleneck"),
+    ],
+)
+def test_statistics_print_as_a_table_with_a_verdict(batches, ready, verdict):
+    times = {"reading": StageTimes(20, 1.5, 0.002, 0.003, 0.004, 0.005)}
+    slowest = (SlowBatch(0.005, "reading", "/a.jpg"),)
+    found = ReaderStatistics(
+        batches, 3000, 1.25, 4, ready, 0, times, slowest=slowest, choices={"lanes": "3 (given)"}
+    )
+    assert repr(found).splitlines() == [
+        f"{batches} batches, 3,000 bytes, waited 1.2 s, {ready:.1f} of 4 batches ready when asked",
+        "stage          count   total s    p50 ms    p95 ms    p99 ms    max ms",
+        "reading           20      1.50      2.00      3.00      4.00      5.00",
+        "slow: 5.0 ms reading /a.jpg",
+        "lanes: 3 (given)",
+        f"verdict: {verdict}",
+    ]
 
 
 # --- all readers of a process ---------------------------------------------------------------------

@@ -279,3 +279,10 @@ def test_a_wrong_argument_is_refused_by_name(reader, wrong, message, tmp_path):
     with pytest.raises((ValueError, TypeError, RuntimeError, OSError), match=message):
         build(operator, 1, {}, **wrong)
     assert not open_files(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "said"), [("video", ": use readers.file, then fn"), ("fiel", "")])
+def test_a_reader_that_is_only_in_dali_says_what_to_use(name, said):
+    with pytest.raises(AttributeError, match=f"^module .* has no attribute '{name}'{said}") as it:
+        getattr(readers, name)
+    assert (it.value.name, it.value.obj) == (name, readers)  # for Python's own suggestions

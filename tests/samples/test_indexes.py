@@ -121,7 +121,8 @@ def test_the_command_reports_what_it_has_done(root, capsys):
     made = root.with_suffix(".index")
     done = run(capsys, root, "-o", made)
     assert done == (0, f"'{made}': 5 samples of 4 classes in '{root}'\n", "")
-    assert run(capsys, made, "--verify") == (0, "", "")
+    told = f"'{made}': 5 samples, undamaged; files were not read\n"
+    assert run(capsys, made, "--verify") == (0, told, "")
     damaged = bytearray(made.read_bytes())
     damaged[-1] ^= 1
     made.write_bytes(damaged)

@@ -1,0 +1,179 @@
+"""`python -m dali_storage DATA`: the choices of the reader, samples of many files, bad input."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from dali_storage import statistics
+from dali_storage.backends.files import opening, samples
+from dali_storage.cli import data, doctor, index
+from dali_storage.readers import file
+from tests.kit.bmap.files import as_nobody
+from tests.kit.containers import write_tar
+from tests.kit.dali import build
+
+COUNT, NBYTES = 12, 5000
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """Three classes of four JPEGs, on what is known as a local disk in use."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(samples, "is_local", lambda _: True)
+    monkeypatch.setattr(opening, "used_bytes", lambda _: 1 << 50)
+    for number in range(COUNT):
+        path = tmp_path / "root" / f"class {number % 3}" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\xff" * NBYTES)
+    return tmp_path / "root"
+
+
+def memory(monkeypatch, nbytes):
+    """Let data sets of so many bytes fit in memory."""
+    found = int(nbytes / 0.6) + 1
+    for module in (samples, data.machine):
+        monkeypatch.setattr(module, "cache_memory", lambda: found)
+
+
+def rows(capsys):
+    """The rows of a report by their labels."""
+    found, label = {}, ""
+    for line in capsys.readouterr().out.splitlines():
+        assert len(line) <= 80 or " " not in line[16:]
+        label = line[:16].strip() or label
+        found[label] = f"{found.get(label, '')} {line[16:]}".strip()
+    return found
+
+
+@pytest.mark.parametrize(("fits", "gain"), [(True, "page cache"), (False, "three times")])
+def test_what_is_printed_is_what_a_reader_chooses(root, monkeypatch, capsys, fits, gain):
+    memory(monkeypatch, COUNT * 8192 if fits else NBYTES)
+    data.examine(str(root))
+    found = rows(capsys)
+    pipeline = build(file, file_root=str(root), name="R")
+    pipeline.run()
+    chosen = statistics(pipeline, "R").choices
+    assert chosen["direct"].startswith(str(not fits))
+    names = ("io", "direct", "lanes", "copying_lanes", "buffer_bytes")
+    assert [found[name] for name in names] == [chosen[name] for name in names]
+    assert found["data"] == "12 files, 60,000 bytes"
+    assert found["reader"].startswith(f"readers.file(file_root='{root}')")
+    assert gain in found["expect"]
+    assert set(found) >= {"file system", "O_DIRECT", "io='io_uring'", "page cache", "worth a try"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "data_of", "direct"),
+    [
+        ("_CLASSES", 2, "about 12 files, about 60,000 bytes", "; 67% of it is cached)"),
+        ("_ENTRIES", 2, "at least 4 files, about 20,000 bytes", ""),
+    ],
+)
+def test_of_many_files_some_are_listed_and_the_choice_is_that_of_all(
+    limit, most, data_of, direct, root, monkeypatch, capsys
+):
+    monkeypatch.setattr(data, limit, most)
+    monkeypatch.setattr(data, "_SIZED", 3)
+    memory(monkeypatch, 8 * 8192)
+    data.examine(str(root))
+    found = rows(capsys)
+    assert found["data"] == data_of
+    assert found["direct"].endswith(direct)
+
+
+@pytest.mark.parametrize("given", ["shards", "shards/0.tar", "numbered", "x.index"])
+def test_containers_and_indexes_are_known_by_their_content(
+    given, root, tmp_path, monkeypatch, capsys
+):
+    memory(monkeypatch, 1 << 30)
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        write_tar(tmp_path / "shards" / f"{number}.tar", [("a.jpg", b"a")])
+    assert index.main([*map(str, (tmp_path / "shards").glob("*.tar"))]) == 0
+    shutil.copytree(tmp_path / "shards", tmp_path / "numbered")
+    for name in ("0", "1"):
+        os.rename(
+            tmp_path / f"numbered/{name}.tar", tmp_path / f"numbered/data-0000{name}-of-00002"
+        )
+    assert index.main([str(root), "-o", str(tmp_path / "x.index")]) == 0
+    capsys.readouterr()
+    path = str(tmp_path / given)
+    data.examine(path)
+    call, number = {
+        "shards": (f"webdataset(ext=..., paths=glob.glob('{path}/*.tar'))", "2 containers, "),
+        "shards/0.tar": (f"webdataset(ext=..., paths='{path}')", "1 containers, "),
+        "numbered": (f"webdataset(ext=..., paths=glob.glob('{path}/*[0-9]'))", "2 containers, "),
+        "x.index": (f"file(file_root='{path}')", "12 files, "),
+    }[given]
+    found = rows(capsys)
+    assert found["reader"].startswith(f"readers.{call},")
+    assert found["data"].startswith(number)
+    assert ("mmap" in found["worth a try"]) is ("container" in number)
+
+
+def test_objects_are_counted(server, monkeypatch, capsys):
+    environment = {"ENDPOINT_URL": server.url, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+    for name, value in environment.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for number in range(3):
+        server.put(f"bucket/train/c/{number}.jpg", b"123")
+    data.examine("s3://bucket/train")
+    found = rows(capsys)
+    assert found["data"] == "3 objects, 9 bytes"
+    assert found["s3://"].startswith(server.url)
+    assert "cache" in found["worth a try"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
+        ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
+        (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
+        ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
+        ("bucket/train", "[Errno 2] No such file or directory: '{}'; a URL begins with s3://, g"),
+    ],
+)
+def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys):
+    (root / "empty").mkdir()
+    path = str(tmp_path / given)
+    assert doctor.main([path]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
+
+
+def test_what_may_not_be_read_is_named(root, tmp_path, monkeypatch):
+    root.chmod(0)
+    tmp_path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)  # its parents are closed to other users
+    for path in ("root", "root/class 0"):
+        with as_nobody(), pytest.raises(PermissionError) as caught:
+            data.examine(path)
+        assert caught.value.filename.rstrip("/") == path
+
+
+HANGS = """
+import sys
+from benchmarks import slow, workload
+from dali_storage.cli import data
+data._PATIENCE_S = 1
+try:
+    with slow.mounted(sys.argv[1], sys.argv[1], 3600.0) as place:
+        sys.exit(data.main(f"{place}/c"))
+except workload.NotHereError as reason:
+    sys.exit(f"not here: {reason}")
+"""
+
+
+def test_a_file_system_that_does_not_answer_is_told_in_time(tmp_path):
+    command = [sys.executable, "-c", HANGS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.stderr.startswith("not here: "):
+        pytest.skip(done.stderr)
+    place = tmp_path / "slow"
+    said = (
+        f"error: '{place}/c' gave no answer for 1 s: it hangs, or is slow: fuse slow on {place}\n"
+    )
+    assert (done.returncode, done.stderr) == (1, said)
