@@ -55,6 +55,7 @@ class OnError:
         most: the greatest number of bad samples. None: 10, or 0.1 % if this is more.
         record: the path of a file, which gets a line of JSON for each bad sample; "": no file.
         seed: the seed of the choice, the same on all ranks.
+        kind: makes the `Substituting` that reads; None: itself.
     """
 
     replace: bool = False
@@ -62,6 +63,7 @@ class OnError:
     most: int | None = None
     record: str = ""
     seed: int = 0
+    kind: Callable[..., "Substituting"] | None = None
 
     def loading(self, catalog: Catalog, members: Members | None) -> Callable[..., Loading]:
         """See `Handling`.
@@ -70,7 +72,7 @@ class OnError:
             OSError: the record cannot be written.
         """
         kind = Replacement if self.replace else Checked
-        return partial(Substituting, kind(catalog, self, members))
+        return partial(self.kind or Substituting, kind(catalog, self, members))
 
 
 class Checked(Substitute):

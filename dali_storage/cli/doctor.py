@@ -43,6 +43,8 @@ _COMMANDS = {
     "check": "list the bad samples of a directory, a URL or an index",
     "index": "index containers, a directory, a URL, or annotations of COCO",
     "prove": "compare our reader with DALI's on your data",
+    "receipt": "make the receipt of a data set, or compare that of an epoch",
+    "replay": "show which samples a step of a run had",
 }
 
 

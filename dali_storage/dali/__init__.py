@@ -45,6 +45,7 @@ __all__ = [
     "leaving_out",
     "plugs",
     "progress",
+    "receipt",
     "replaced",
     "samples_of",
     "set_weights",
@@ -81,6 +82,10 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
         from ..bad_samples.arguments import bad_sample_options
 
         found["on_error"] = bad_sample_options(about, device)
+    if arguments.receipt is not None:
+        from ..receipts.ledger import receipt_plugs
+
+        found |= receipt_plugs(arguments.receipt, about, device, arguments.pad_last_batch)
     if arguments.resume is not None:
         found["resume"] = partial(positions.resume, state=arguments.resume)
     return found
@@ -175,6 +180,9 @@ def source(pipeline: Pipeline, name: str) -> BatchStream:
     return readers[name].source(pipeline)
 
 
+_stream = source  # where an argument has this name
+
+
 def catalog(pipeline: Pipeline, name: str) -> Catalog:
     """The samples of the reader `name` in `pipeline`, which is built if necessary.
 
@@ -213,11 +221,10 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     stream = source(pipeline, name)
-    samples = stream.open()[0]
-    return [
-        [(it, full_path(samples.path(it * samples.pieces))) for it in batch.tolist()]
-        for batch in stream.latest(not_delivered(pipeline))
-    ]
+    samples, order = stream.open()[0], stream.batches()
+    indices = stream.position.latest(not_delivered(pipeline))
+    batches = [stream.substitute.chosen(order.batch(index)).tolist() for index in indices]
+    return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -242,6 +249,31 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             "is for all ranks: set the same seed= for the reader on all ranks"
         )
     return saved
+
+
+def receipt(
+    pipeline: Pipeline, name: str, epoch: int | None = None, source: Any = None
+) -> dict[str, Any]:
+    """Return what this rank has delivered of an epoch; see docs/receipts.md.
+
+    Args:
+        pipeline: a pipeline with a reader that was created with `receipt=`.
+        name: the name of the reader.
+        epoch: the current epoch, or the one before. None: that of the latest sample. In a stream
+            with passes (`readers.mix`, `weights`, `epoch_size`) the pass of the source.
+        source: the name or label of a source of a mixture.
+
+    Returns:
+        A dict of plain types for `receipts.combine()`, 4 KB of JSON; among others `epoch`, the
+        `count` of samples without padding, and `sum`, 128 bits in hexadecimal. Batches count as for
+        `state()`.
+
+    Raises:
+        ValueError: the pipeline has no such reader; it has no receipts; or the epoch or the source
+            is unknown.
+    """
+    stream = _stream(pipeline, name)
+    return positions.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
 def set_weights(

@@ -34,6 +34,7 @@ class Common:
     preserve: bool | None = False
     random_shuffle: bool | None = False
     read_ahead: bool | None = False
+    receipt: str | None = None
     resume: Mapping[str, Any] | None = None
     return_index: bool | None = False
     seed: int | None = None

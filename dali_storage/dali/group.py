@@ -234,6 +234,8 @@ class Delivery:
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
+        if source.ledger is not None:
+            self._steps.append(source.ledger.giving(source, batch, pipeline._batches_to_consume))
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
             # First: kept before DALI can queue a copy.

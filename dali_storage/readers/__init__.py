@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..dali import catalog, last_batch, progress, replaced, set_weights, state
+from ..dali import catalog, last_batch, progress, receipt, replaced, set_weights, state
 from .caffe import caffe
 from .caffe2 import caffe2
 from .coco import coco
@@ -37,6 +37,7 @@ __all__ = [
     "npz",
     "numpy",
     "progress",
+    "receipt",
     "records",
     "replaced",
     "sequence",

@@ -73,6 +73,7 @@ class ReaderArguments(ReadingArguments, total=False):
     return_index: bool | None
     pinned: bool | None
     resume: Mapping[str, Any] | None
+    receipt: str | None
     on_error: str | None
     check: bool | None
     max_replaced: int | None

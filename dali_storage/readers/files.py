@@ -63,9 +63,9 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
     The arguments are the same, and so are the samples, labels, order, shards and epochs, bit for
     bit. New are `backend`, `backend_options`, `return_index`, `pinned`, `resume`, `device="gpu"`,
     `weights`, `epoch_size`, `order`, `on_error`, `check`, `max_replaced`, `bad_samples`,
-    `source_info`, `stall_after` and `exclude`. For every argument but `stall_after`, None means its
-    default. As in DALI, integers and labels are converted by `int()`: text is parsed, and fractions
-    are truncated (`seed=1.5` is 1). Text for a flag is refused, because DALI reads "False" as True.
+    `source_info`, `stall_after`, `receipt` and `exclude`. For every argument but `stall_after`,
+    None means its default. As in DALI, `int()` converts integers and labels: text is parsed, and
+    `seed=1.5` is 1. Text for a flag is refused, because DALI reads "False" as True.
 
     The samples are the files in the class directories of `file_root`, or the files named by `files`
     or `file_list`. Without any of the three, the backend must know its samples, as backends with an
@@ -187,6 +187,8 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
             indices: an array or sequence, the same in each epoch; a function from the number of the
             epoch to such indices; or a torch sampler that can repeat an epoch, such as a sampler
             with `set_epoch`.
+        receipt: prove that an epoch has each sample once, see docs/receipts.md: "samples" hashes
+            names and sizes, "bytes" also bytes. Needs pad_last_batch=True, and xxhash.
         resume: the result of `readers.state()`: resume in mid-epoch, on any number of ranks. Each
             remaining sample is delivered once, by one of the ranks; then whole epochs follow. With
             the same shards and batch size, the remaining batches are bit-identical. Data set, order

@@ -107,10 +107,6 @@ class Loading:
         samples = self.substitute.chosen(np.concatenate(batches))
         return self.read(samples, lane, len(batches))
 
-    def is_hot(self, samples: IntArray) -> bool:
-        """Return True if these samples are views, and reading them does not block."""
-        return self.reader.hot(self._catalog.pieces_of(samples))
-
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
         pieces = self._catalog.pieces_of(samples)
@@ -176,14 +172,14 @@ class HotPath:
         if self._first is None:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
-        order, self._order = self._order, None
-        order = order or copy.deepcopy(self._first)
+        order, self._order = self._order or copy.deepcopy(self._first), None
         samples = order.batch(index)
         self._order = order
         chosen = samples
         with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
             chosen = self._loading.substitute.chosen(samples)
-        return (samples, chosen) if self._loading.is_hot(chosen) else None
+        is_hot = self._loading.reader.hot(self._loading._catalog.pieces_of(chosen))
+        return (samples, chosen) if is_hot else None
 
     def read(self, chosen: IntArray) -> LoadedBatch | None:
         """Read the samples; None if a bad one is to be replaced, which a lane does."""

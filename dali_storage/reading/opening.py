@@ -56,8 +56,8 @@ def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[], Memo
 class Opening:
     """The checked arguments of a reader: how to open, and how to read.
 
-    The last five are slots, which hold the least that works: DALI's order, errors for bad samples,
-    no resumed position, no observer and host memory.
+    The last six are slots, which hold the least that works: DALI's order, errors for bad samples,
+    no resumed position, no receipts, no observer and host memory.
 
     Attributes:
         find: finds the samples. Arguments: `Reader.tree()`, to be called only if needed; and the
@@ -76,6 +76,7 @@ class Opening:
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
+        ledger: makes what adds up the samples that reach the user; None: nothing does.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
         memory: chooses the memory of batches, from the reader's name in messages, the open backend
@@ -98,6 +99,7 @@ class Opening:
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None
+    ledger: Callable[[], Any] | None = None
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
     memory: Callable[[str, Reader, int | None], Callable[[], Memory]] = host_memory
 

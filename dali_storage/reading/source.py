@@ -48,6 +48,7 @@ class BatchStream:
             `configure()`.
         substitute: the handling of bad samples; known after `start()`.
         observer: sees what the reader does.
+        ledger: see `receipts.ledger`; None: no receipts.
         ended: the reason for `batch()` to refuse, after `close()` or `end()`; None before.
         memory: the memory of the batches; made by `start()`.
         recent: the outputs of the last batches given to DALI; empty after `close()`.
@@ -69,6 +70,7 @@ class BatchStream:
         self.saved: object = None
         self.substitute = Substitute()
         self.observer: Observer = opening.observe(name, repr(self))
+        self.ledger = opening.ledger and opening.ledger()
         self.ended: str | None = None
         self.memory: Memory
         # DALI drops its references in a thread of its own, which waits for the interpreter lock if
@@ -226,11 +228,6 @@ class BatchStream:
         if self._prefetcher is None:
             raise RuntimeError(f"{self}: batches are unknown until the pipeline has begun to read")
         return self.batches().batch(position)
-
-    def latest(self, pending: int) -> list[IntArray]:
-        """Return the samples of the user's last batch, if any, and of the `pending` next ones."""
-        order, indices = self.batches(), self.position.latest(pending)
-        return [self.substitute.chosen(order.batch(index)) for index in indices]
 
     def labels(self, batch: LoadedBatch) -> NDArray[np.int32]:
         """Return the labels of the batch's samples: int32[n], owned by the caller."""

@@ -20,7 +20,8 @@ def saver_of(stream: BatchStream) -> SavedPositions:
 def checkpoint(stream: BatchStream, pending: int) -> dict[str, Any]:
     """Make a checkpoint, with `pending` batches given to DALI but not yet to the user."""
     rest = cast("Rest | None", stream.rest)
-    return saver_of(stream).checkpoint(stream.position.delivered(pending), rest)
+    saved = saver_of(stream).checkpoint(stream.position.delivered(pending), rest)
+    return saved | _receipts(stream, pending)
 
 
 def restore(stream: BatchStream, checkpoint: Mapping[str, Any]) -> None:
@@ -35,11 +36,13 @@ def restore(stream: BatchStream, checkpoint: Mapping[str, Any]) -> None:
         raise ValueError(f"{stream} cannot begin at two places; pass {either}")
     saved = saver_of(stream).read_checkpoint(checkpoint)
     if saved["resumed"] is not None:
-        resume(stream, saved["resumed"])
+        _move(stream, saved["resumed"])
     replay(stream, saved["changes"])
-    # Last, because `resume()` moves to its own position.
+    # Last, because `_move()` moves to its own position.
     stream.position.seek(saved["batches"])
     stream.restored = True
+    if stream.ledger is not None:
+        stream.ledger.begin(stream, saved["receipt"])
 
 
 def state(stream: BatchStream, pending: int) -> dict[str, Any]:
@@ -51,7 +54,15 @@ def state(stream: BatchStream, pending: int) -> dict[str, Any]:
         ValueError: the reader does not pad its last batches.
     """
     rest = cast("Rest | None", stream.rest)
-    return saver_of(stream).state(stream.position.delivered(pending), rest)
+    saved = saver_of(stream).state(stream.position.delivered(pending), rest)
+    return saved | _receipts(stream, pending)
+
+
+def receipt(stream: BatchStream, pending: int, epoch: int | None, source: Any) -> dict[str, Any]:
+    """Return the receipt of an epoch; see `readers.receipt()`."""
+    if stream.ledger is None:
+        raise ValueError(f"{stream} has no receipts: create it with receipt='samples' or 'bytes'")
+    return stream.ledger.receipt(stream, pending, epoch, source)  # type: ignore[no-any-return]
 
 
 def resume(stream: BatchStream, state: Mapping[str, Any]) -> None:
@@ -67,6 +78,16 @@ def resume(stream: BatchStream, state: Mapping[str, Any]) -> None:
     """
     if stream.has_begun:
         raise RuntimeError(f"{stream} has begun to read; resume it before the first batch")
+    _move(stream, state)
+    if stream.ledger is not None:
+        stream.ledger.begin(stream, state.get("receipt"))
+
+
+def _receipts(stream: BatchStream, pending: int) -> dict[str, Any]:
+    return {} if stream.ledger is None else {"receipt": stream.ledger.saved(stream, pending)}
+
+
+def _move(stream: BatchStream, state: Mapping[str, Any]) -> None:
     position, stream.rest, saved = saver_of(stream).read_state(state)
     replay(stream, saved.get("changes", []))
     stream.resumed = True

@@ -20,6 +20,7 @@ from nvidia.dali import fn
 from PIL import Image
 
 from dali_storage import readers
+from dali_storage.cli import receipt
 from dali_storage.cli.index import main as make_indexes
 from tests.kit import manifests
 from tests.kit.containers import index_by_wds2idx, write_tar
@@ -350,6 +351,15 @@ def test_the_samples_of_a_batch_that_fails_are_named(run, tmp_path):
         assert (first, last) == ("(3, '/data/train/class0/03.jpg')", "True")
         text = run(replacing, cwd=tmp_path, quiet=False)
     assert text == "3 /data/train/class0/03.jpg it is HTML or XML\n"
+
+
+def test_the_epoch_of_the_page_on_receipts_is_complete(run, data, tmp_path):
+    whole, epoch = str(tmp_path / "train.json"), str(tmp_path / "epoch.json")
+    assert receipt.main([str(data), "--bytes", "-o", whole]) == 0
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "0", "WORLD_SIZE": "1"}
+    (program,) = snippets("docs/receipts.md", "python")
+    run(program, "dist.destroy_process_group()", cwd=tmp_path, quiet=False, **alone)  # gloo warns
+    assert receipt.main(["compare", whole, epoch]) == 0
 
 
 @pytest.mark.long

@@ -321,7 +321,7 @@ class ParityTests:
         {"backend", "backend_options", "buffer_bytes", "pinned", "resume", "return_index"}
     )
     new |= {"bad_samples", "check", "max_replaced", "on_error"}
-    new |= {"epoch_size", "order", "source_info", "stall_after", "weights"}
+    new |= {"epoch_size", "order", "receipt", "source_info", "stall_after", "weights"}
     lacks = frozenset[str]()  # what DALI's reader does not take, and all of ours do
     other_defaults = frozenset({"seed", "bytes_per_sample_hint"})
     cases = 15, 100  # in `make test` and in `make test-all`

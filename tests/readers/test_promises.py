@@ -15,7 +15,7 @@ from dali_storage.contract.errors import ContainerChangedError, SampleReplaced
 from tests.kit import versions
 from tests.kit.parity import OUTPUT, build, written
 
-OTHERS = {"catalog", "last_batch", "progress", "replaced", "set_weights", "state"}
+OTHERS = {"catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"}
 READERS = sorted({*readers.__all__} - OTHERS)
 COUNTS = [3, 2, 2]
 SIZE = sum(COUNTS)

@@ -27,6 +27,7 @@ OTHERS = {
     "last_batch",
     "mix",
     "progress",
+    "receipt",
     "replaced",
     "set_weights",
     "state",

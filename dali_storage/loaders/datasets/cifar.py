@@ -81,7 +81,7 @@ def _loader(
     """The loader; `presets` are for training and for evaluation."""
     found = find(archives, os.fsdecode(path_bytes("root", root)), split)
     train = split == "train"
-    for name in [*settings.about_bad_samples, *settings.own_order]:
+    for name in [*settings.about_samples, *settings.own_order]:
         raise ValueError(f"{name} is for images in files of their own; CIFAR's are in archives")
     return ImagePipeline(
         read=partial(_read, found),

@@ -142,7 +142,7 @@ class ImagePipeline:
             "backend": settings.backend,
             "backend_options": settings.backend_options,
             "stall_after": settings.stall_after,
-            **settings.about_bad_samples,
+            **settings.about_samples,
         }
         if settings.own_order:
             return order | settings.own_order

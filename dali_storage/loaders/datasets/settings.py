@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     max_replaced: int | None
     bad_samples: PathLike | None
     exclude: PathLike | None
+    receipt: Literal["samples", "bytes"] | None
     stall_after: float | None
 
 
@@ -105,6 +106,7 @@ class Settings:
             the next four. If an image cannot be decoded, the batch is remade, and random transforms
             have advanced.
         check, max_replaced, bad_samples, exclude: see `readers.file`.
+        receipt: "samples" or "bytes", for `Loader.receipt()`; see `readers.file`.
         stall_after: seconds after which a reader that hangs is told of; see `readers.file`.
 
     Raises:
@@ -135,6 +137,7 @@ class Settings:
     max_replaced: int | None = None
     bad_samples: PathLike | None = None
     exclude: PathLike | None = None
+    receipt: Literal["samples", "bytes"] | None = None
     stall_after: float | None = 60.0
 
     def __post_init__(self) -> None:
@@ -156,13 +159,13 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
-        bad_sample_options(self.about_bad_samples, "cpu")
+        bad_sample_options(self.about_samples, "cpu")
         stall_seconds(self.stall_after)
 
     @property
-    def about_bad_samples(self) -> dict[str, Any]:
-        """The arguments of `readers.file` about bad samples, without defaults."""
-        names = "on_error", "check", "max_replaced", "bad_samples", "exclude"
+    def about_samples(self) -> dict[str, Any]:
+        """The arguments of `readers.file` about bad samples and receipts, without defaults."""
+        names = "on_error", "check", "max_replaced", "bad_samples", "exclude", "receipt"
         given = {name: getattr(self, name) for name in names}
         return {name: it for name, it in given.items() if it not in ("raise", False, None)}
 

@@ -129,6 +129,14 @@ class Loader:
         """
         return self._supply.at(*self._progress.place).set_weights(weights, at)
 
+    def receipt(self, epoch: int | None = None, source: Any = None) -> dict[str, Any]:
+        """Return what this rank has been given of an epoch; see `readers.receipt()`.
+
+        Raises:
+            ValueError: the reader was made without receipt=, or epoch or source are unknown.
+        """
+        return self._supply.batches().receipt(epoch, source)
+
     def state_dict(self) -> dict[str, Any]:
         """The position in the current epoch, and the states of the random operators.
 

@@ -40,7 +40,7 @@ class PipelineFactory:
         self._tally: Tally | None = None  # of the last pipeline
         self._checkpoint: bytes | None = None  # for the next pipeline
         self._resumed: State | None = None  # of the rest of an epoch that other ranks began
-        self._changes: dict[str, list[Any]] = {}  # weights set while running the last pipeline
+        self._left: dict[str, Any] = {}  # by the last pipeline, see `PipelineRun.leave()`
 
     @property
     def broken(self) -> bool:
@@ -133,7 +133,7 @@ class PipelineFactory:
         batches = self._batches
         if batches is None or not batches.sound:
             batches = self._renew(self._checkpoint, self._resumed)
-            batches.replay(self._changes)
+            batches.go_on(self._left)
         if epoch is not None and not batches.epochs.reaches(epoch, batch):
             self._resumed = None
             batches = self._renew(batches.pipeline.checkpoint(), None)
@@ -199,5 +199,5 @@ class PipelineFactory:
     def _drop(self) -> None:
         batches, self._batches = self._batches, None
         if batches:
-            self._changes, self._tally = batches.changes, batches.tally
+            self._left, self._tally = batches.leave(), batches.tally
             batches.close()

@@ -96,7 +96,7 @@ class PipelineRun:
                 self.pipeline.release_outputs()
         except Exception:  # an operator's; nobody has requested its batch
             return
-        self._ahead.clear()
+        self._forget_ahead()
         self.sound = self._in_step()
 
     def take(self) -> tuple[Any, ...]:
@@ -158,15 +158,28 @@ class PipelineRun:
             weights.set_weights(each, wanted, at)
         return at
 
-    @property
-    def changes(self) -> dict[str, list[Any]]:
-        """Weights set while running, by the names of the readers."""
-        return {name: each.open().ordering.changes for name, each in self._sources.items()}
+    def leave(self) -> dict[str, Any]:
+        """Return weights set while running, and ledgers without undelivered batches, by reader."""
+        self._forget_ahead()
+        sources = self._sources.items()
+        return {name: (each.open().ordering.changes, each.ledger) for name, each in sources}
 
-    def replay(self, changes: Mapping[str, list[Any]]) -> None:
-        """Set the weights of another run of the pipeline."""
-        for name in self._sources.keys() & changes.keys():
-            positions.replay(self._sources[name], changes[name])
+    def go_on(self, left: Mapping[str, Any]) -> None:
+        """Go on with what another run of the pipeline has left."""
+        for name in self._sources.keys() & left.keys():
+            changes, self._sources[name].ledger = left[name]
+            positions.replay(self._sources[name], changes)
+
+    def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
+        """See `Loader.receipt()`."""
+        return positions.receipt(self._source, len(self._ahead), epoch, source)
+
+    def _forget_ahead(self) -> None:
+        """Forget the batches that DALI works on, which reach nobody."""
+        for each in self._sources.values():
+            if each.ledger is not None:
+                each.ledger.drop(len(self._ahead))
+        self._ahead.clear()
 
     @property
     def storage_seconds(self) -> float:
@@ -252,7 +265,7 @@ class PipelineRun:
         finally:
             substitute.only, self._failed_read = None, None
             self._source.position.seek(position)
-            self._ahead.clear()
+            self._forget_ahead()
         substitute.add(found)
         return bool(found)
 

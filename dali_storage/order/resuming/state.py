@@ -12,6 +12,7 @@ from ...contract.catalog import Catalog
 from ..options import OrderOptions
 from ..ordering import Ordering
 from ..shards import rounds
+from .history import require_history, resumed
 from .resume import Rest, StreamRest
 
 VERSION = 1
@@ -22,8 +23,9 @@ _ORDER: dict[str, tuple[type, ...]] = {
     for field in fields(OrderOptions)
 }
 _DATA: dict[str, tuple[type, ...]] = {"version": (int,), "samples": (int,), "names": (int,)}
-_DATA |= {"stream": (str,), "changes": (list,)}
+_DATA |= {"stream": (str,), "changes": (list,), "history": (list,), "receipt": (list, _NONE)}
 _NOT_SAVED: dict[str, Any] = {"shuffle_bits": 64, "stream": "DALI's", "changes": []}
+_NOT_SAVED |= {"history": [], "receipt": None}
 _CHECKPOINT = _DATA | _ORDER | {"batch_size": (int,), "batches": (int,), "resumed": (dict, _NONE)}
 _STATE_ORDER = [name for name in _ORDER if name not in ("shard_id", "pad_last_batch")]
 _STATE = _DATA | {"epoch": (int,), "given": (int,)} | {name: _ORDER[name] for name in _STATE_ORDER}
@@ -79,6 +81,8 @@ class SavedPositions:
         self._identity, self._ordering = _identity(catalog, order), ordering
         self._size = ordering.epoch_size
         self._resumed: dict[str, Any] = {}
+        world = order.num_shards
+        self._history = [[0, 0, world, world, batch_size]]  # see `history`
 
     def checkpoint(self, position: int, rest: Rest | None) -> dict[str, Any]:
         """The checkpoint of the batch at a position; `rest` is of the last `read_state()`."""
@@ -89,6 +93,7 @@ class SavedPositions:
             **self._ordering.described(position // self._rounds),
             "batch_size": self._batch_size,
             "batches": position,
+            "history": self._history,
             "resumed": dict(self._resumed) if resumed else None,
         }
 
@@ -102,6 +107,7 @@ class SavedPositions:
         here = self._identity | {"batch_size": self._batch_size}
         here |= self._comparable(saved, saved["batches"] // self._rounds)
         _require_same(f"{self._reader}: the checkpoint", saved, here)
+        self._history = saved["history"]
         return saved
 
     def state(self, position: int, rest: Rest | None) -> dict[str, Any]:
@@ -118,7 +124,7 @@ class SavedPositions:
             epoch, batches = divmod(position, self._rounds)
             given = batches * self._batch_size * world
         values = self._identity | self._ordering.described(epoch)
-        values |= {"epoch": epoch, "given": given, "num_shards": world}
+        values |= {"epoch": epoch, "given": given, "num_shards": world, "history": self._history}
         values |= {} if self._shared_seed or world == 1 else {"seed": None}
         return {name: values[name] for name in _STATE if name in values}
 
@@ -129,7 +135,7 @@ class SavedPositions:
             TypeError, ValueError: the state is damaged, or of another data set or order.
         """
         what = f"{self._reader}: resume is not a state of readers.state()"
-        saved, began = _read_state(what, state, self._ordering.dealt)
+        saved, began = read_state(what, state, self._ordering.dealt)
         self._require_padding("resume")
         dealt = self._ordering.dealt
         rest = (StreamRest if dealt else Rest)(
@@ -153,7 +159,8 @@ class SavedPositions:
                 f"resume with {rest.began.num_shards} shards and the same batch size, or set the "
                 "reader's seed= before saving"
             )
-        self._resumed = {name: saved[name] for name in saved if name in state}
+        self._resumed = {it: saved[it] for it in saved if it in state and it != "receipt"}
+        self._history = resumed(saved, self._order.num_shards, self._batch_size)
         return (rest.start, rest, self._resumed) if same is None else (same, None, self._resumed)
 
     @property
@@ -187,10 +194,13 @@ def _identity(catalog: Catalog, options: OrderOptions) -> dict[str, Any]:
     return data | asdict(order)
 
 
-def _read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], OrderOptions]:
+def read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], OrderOptions]:
     """Check a state, and return its entries and the order of the ranks that began the epoch.
 
     `dealt`: a stream has the epoch, which may be longer than the data set.
+
+    Raises:
+        TypeError, ValueError: not a state; says why, after `what`.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"{what} but {state!r}")
@@ -240,6 +250,7 @@ def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[
         )
     read = _NOT_SAVED | dict(saved)
     require_entries(what, read, known)
+    require_history(what, read["history"])
     return read
 
 

@@ -8,6 +8,7 @@ the positions n r // world to n (r + 1) // world - 1, the shares of DALI's itera
 the beginning of the epoch, so any number of ranks can go on.
 """
 
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -87,25 +88,41 @@ class StreamOrder:
             given, batch = rest.given, index - rest.start
         return epoch * self._stream.epoch_size + given + batch * self._wide
 
+    def turns(self, indices: Sequence[int]) -> tuple[list[int], IntArray, IntArray]:
+        """The numbers of samples in n batches, without padding, and the turns of the samples.
+
+        Turns are as in `SampleStream.turns_at()`. The indices ascend.
+        """
+        parts = [np.arange(*self._run(index)) for index in indices]
+        return [it.size for it in parts], *self._stream.turns_at(np.concatenate(parts))
+
+    def _left(self, first: int) -> int:
+        """The positions from the start of a global batch on, up to the end of its epoch."""
+        size = self._stream.epoch_size
+        return size - first % size if self._options.pad_last_batch else self._wide
+
+    def _run(self, index: int) -> tuple[int, int]:
+        """The positions of this rank in a global batch, from the first up to the other."""
+        first = self.start(index)
+        if (left := self._left(first)) < self._wide:
+            start, stop = (left * (self._rank + more) // self._world for more in (0, 1))
+            return first + start, first + stop
+        turn = (self._rank + hashed(self._stream.seed, first)) % self._world
+        return first + turn * self._batch_size, first + (turn + 1) * self._batch_size
+
     def _batches(self, index: int) -> IntArray:
         """The batches from an index on: int64[n, batch_size], up to the end of its epoch."""
-        first = self.start(index)
-        full, left = self._at_once, self._wide
+        full = self._at_once
         if self._options.pad_last_batch:
-            size = self._stream.epoch_size
-            left = size - first % size
-            full = min(full, left // self._wide)
+            full = min(full, self._left(self.start(index)) // self._wide)
         if full == 0:
-            start, stop = (left * (self._rank + more) // self._world for more in (0, 1))
+            start, stop = self._run(index)
             # A rank without a sample repeats the previous sample.
-            entries = self._stream.entries(np.arange(first + min(start, stop - 1), first + stop))
+            entries = self._stream.entries(np.arange(min(start, stop - 1), stop))
             padding = np.full(self._batch_size - entries.size, entries[-1])
             return np.concatenate([entries, padding])[None]
-        starts = [first + number * self._wide for number in range(full)]
-        turns = [(self._rank + hashed(self._stream.seed, it)) % self._world for it in starts]
-        runs = np.array(starts) + np.array(turns) * self._batch_size
-        positions = runs[:, None] + np.arange(self._batch_size)
-        return self._stream.entries(positions.ravel()).reshape(-1, self._batch_size)
+        parts = [np.arange(*self._run(index + number)) for number in range(full)]
+        return self._stream.entries(np.concatenate(parts)).reshape(-1, self._batch_size)
 
 
 def require_share(stream: SampleStream, options: OrderOptions) -> None:

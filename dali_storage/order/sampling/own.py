@@ -60,6 +60,10 @@ class OwnOrder:
         ]
         return np.concatenate(parts).astype(np.int64, copy=False)
 
+    def turns_at(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """See `SampleStream`: epochs."""
+        return np.zeros_like(positions), positions // self.epoch_size
+
     def describe(self, epoch: int) -> str:
         """See `SampleStream`."""
         return f"an own one of {self.epoch_size} indices (CRC-32 {self._epoch(epoch)[1]:#x})"

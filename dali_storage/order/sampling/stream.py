@@ -35,6 +35,9 @@ class SampleStream(Protocol):
     def entries(self, positions: IntArray) -> IntArray:
         """The delivered sample at each position: int64[n]. Positions ascend."""
 
+    def turns_at(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """The source number at each position, and its pass, or the epoch: int64[n] both."""
+
     def describe(self, epoch: int) -> str:
         """A description of everything that determines an epoch; equal for equal streams."""
 
@@ -119,10 +122,15 @@ class MixedStream:
             if start < stop:
                 numbers, ordinals = piece.mixture.at(positions[start:stop] - piece.start)
                 found.append((numbers, ordinals + piece.before[numbers]))
-        if len(found) == 1:
-            return found[0]
+        if len(found) < 2:
+            return found[0] if found else (positions, positions)
         numbers, ordinals = (np.concatenate(each) for each in zip(*found, strict=True))
         return numbers, ordinals
+
+    def turns_at(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """See `SampleStream`: passes."""
+        numbers, ordinals = self.sources_at(positions)
+        return numbers, ordinals // self._sources.lengths[numbers]
 
     def sources_of(self, samples: IntArray) -> npt.NDArray[np.int32]:
         """The number of the source of each sample: int32[n]."""

@@ -1,0 +1,52 @@
+"""The options that name a reader and its samples, for commands that open one."""
+
+import argparse
+import json
+import os
+from typing import Any
+
+from ..reading.opening import Opening
+from .index_samples import key_and_value
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("paths", metavar="PATH", nargs="*", help="a directory, URL or index; or tar files")
+    add("--reader", metavar="NAME", help="of `readers`; default: file, or webdataset for *.tar")
+    text = "of the reader, such as ext=jpg; VALUE is JSON or text"
+    several: Any = {"nargs": "+", "action": "extend", "default": [], "metavar": "KEY=VALUE"}
+    add("--argument", type=key_and_value, **several, help=text)
+
+
+def loaded(path: str) -> Any:
+    """Return what is in a file of JSON; ValueError names the path."""
+    with open(path, "rb") as file:
+        try:
+            return json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path!r} is not JSON: {error}") from None
+
+
+def described(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the reader and its arguments in plain types, for `opening_of()`."""
+    paths = [it if "://" in it else os.path.abspath(it) for it in given.paths]
+    tars = bool(paths) and paths[0].endswith(".tar")
+    reader = given.reader or ("webdataset" if tars else "file")
+    named = {"file_root": paths[0]} if len(paths) == 1 and not tars else {"paths": paths}
+    return {"reader": reader, "arguments": {**(named if paths else {}), **dict(given.argument)}}
+
+
+def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:
+    """Return how to open a reader.
+
+    Raises:
+        ValueError, TypeError: there is no such reader, or an argument is wrong.
+    """
+    from .. import readers  # needs DALI, which other commands do without
+    from ..readers.arguments import spec_of
+
+    if not hasattr(getattr(readers, reader, None), "spec"):
+        raise ValueError(f"readers has no {reader!r}")
+    opening: Opening = spec_of(getattr(readers, reader)).prepare(**arguments).opening
+    return opening
