@@ -20,7 +20,7 @@ def compare(dataset: Receipt, epoch: Receipt) -> tuple[bool, str]:
         make = "with --bytes" if mode == "bytes" else "without --bytes"
         what = f"the data set's is {dataset['mode']!r}, the epoch's {mode!r}"
         raise ValueError(f"modes differ: {what}; make the first one {make}")
-    what = f"epoch {epoch['epoch']}"
+    what = "the data set" if epoch["epoch"] is None else f"epoch {epoch['epoch']}"
     what += "" if epoch["source"] is None else f" of {epoch['source']!r}"
     content = "sizes and bytes" if mode == "bytes" else "sizes"
     once = f"{what} has each of {size:,} samples exactly once"
