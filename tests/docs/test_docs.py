@@ -73,6 +73,7 @@ def test_every_python_snippet_is_known_to_a_test():
         "docs/observability.md": 3,
         "docs/older-code.md": 2,
         "docs/other-formats.md": 1,
+        "docs/prove.md": 1,
         "docs/receipts.md": 1,
         "docs/resume.md": 1,
         "docs/sampling.md": 4,

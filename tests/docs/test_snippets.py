@@ -250,6 +250,12 @@ def test_the_shards_of_the_containers_page_are_trained_with(run, tmp_path):
     assert labels != sorted(labels)
     assert {*labels} == {0, 1}
     assert max(labels.count(0), labels.count(1)) <= SAMPLES // 2
+    (compare,) = snippets("docs/prove.md", "python")
+    printed = run(compare, cwd=tmp_path, quiet=False)  # DALI warns that it makes the indexes
+    assert printed == f"{SAMPLES} samples are equal\n"
+    other = compare.replace("shuffle=True", "shuffle=webdataset is readers.webdataset")
+    with pytest.raises(AssertionError, match=r"status 1[^$]*\nAssertionError\n"):
+        run(other, cwd=tmp_path)
 
 
 def test_the_text_labels_of_the_containers_page_are_numbers(run, data, tmp_path):
@@ -307,11 +313,20 @@ def test_frames_beyond_the_end_of_a_video_are_what_the_page_of_other_formats_say
     assert edge[1:].tolist() == [edge[1]] * 3
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
-def test_the_pipeline_of_a_first_page_delivers_its_batches(page, run, tmp_path):
+SIZE = "torch.Size([{0}, 224, 224, 3]) torch.Size([{0}{1}"
+
+
+@pytest.mark.parametrize(
+    ("page", "sizes", "labels"),
+    [
+        ("README.md", [64] * 4, ", 1])"),
+        ("docs/start.md", [64, 64, 64, SAMPLES - 192] * 2, "]) torch.int64"),
+    ],
+)
+def test_the_pipeline_of_a_first_page_delivers_its_batches(page, sizes, labels, run, tmp_path):
     (code,) = snippets(page, "python")
     lines = run(code, cwd=tmp_path).splitlines()
-    assert lines == ["torch.Size([64, 224, 224, 3]) torch.Size([64, 1])"] * 4
+    assert lines == [SIZE.format(size, labels) for size in sizes]
 
 
 @pytest.mark.parametrize(
@@ -343,14 +358,15 @@ def test_the_samples_of_a_batch_that_fails_are_named(run, tmp_path):
     for number in range(66):
         (broken / "class0").mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (40, 30)).save(broken / f"class0/{number:02}.jpg")
-    (broken / "class0/03.jpg").write_bytes(b"<html>")
+    (broken / "class0/09.jpg").write_bytes(b"<html>")
     with run.instead("train", "broken"):
         caught = textwrap.indent(failing, "    ")
         refused = 'except RuntimeError as error:\n    print("decoders" in str(error))'
-        first, *_, last = run(f"try:\n{caught}{refused}", cwd=tmp_path).splitlines()
-        assert (first, last) == ("(3, '/data/train/class0/03.jpg')", "True")
+        *its, last = run(f"try:\n{caught}{refused}", cwd=tmp_path).splitlines()
+        assert its == [f"({n}, '/data/train/class0/{n:02}.jpg')" for n in range(32)]
+        assert last == "True"
         text = run(replacing, cwd=tmp_path, quiet=False)
-    assert text == "3 /data/train/class0/03.jpg it is HTML or XML\n"
+    assert text == "9 /data/train/class0/09.jpg it is HTML or XML\n"
 
 
 def test_the_epoch_of_the_page_on_receipts_is_complete(run, data, tmp_path):
