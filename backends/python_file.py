@@ -94,9 +94,9 @@ class PythonFileReader(Reader):
         engine = None if io == "mmap" else io
         self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
-        chosen = dict[str, Choice[Any]]()
+        chosen, what = dict[str, Choice[Any]](), "whole files" if self._whole else "containers"
         if io is None:
-            chosen["io"] = Choice(self.io, "the first that works")
+            chosen["io"] = Choice(self.io, f"the first that works for {what}")
         if copying_lanes is None and self._whole:
             chosen["copying_lanes"] = machine.copying_lanes(processors())
         elif copying_lanes is None:

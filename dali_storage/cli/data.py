@@ -35,12 +35,12 @@ from .index import kind_of
 
 _PATIENCE_S, _CLASSES, _ENTRIES, _SIZED = 30.0, 30, 1_000_000, 500
 _CALLS = {"tar": "webdataset(ext=..., paths=", "TFRecord": "tfrecord(path=", "LMDB": "lmdb(path="}
-_ADVICE = {  # by what is read, and from where: the gain over DALI's reader; the option to try
-    "objects": ("about twice as many", "backend_options={'cache': '/a/local/disk'}"),
-    "around": ("up to three times as many (containers: 1.5 times)", "backend='block'"),
-    "waiting": ("many times as many if each request waits", "backend_options={'lanes': 32}"),
-    "files": ("up to a third more from disk, a tenth from the page cache", "backend='memory'"),
-    "containers": ("only half as many from the page cache", "backend_options={'io': 'mmap'}"),
+_ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an option; its page
+    "objects": ("twice as many", "backend_options={'cache': '/a/local/disk'}", "object-store"),
+    "around": ("up to 3 times as many (containers: 1.5 times)", "backend='block'", "extent-maps"),
+    "waiting": ("many times as many if requests wait", "backend_options={'lanes': 32}", "slow"),
+    "files": ("a third more from disk, a tenth if cached", "backend='memory'", "backends"),
+    "containers": ("half as many if cached", "backend_options={'io': 'mmap'}", "containers"),
 }
 
 
@@ -140,9 +140,9 @@ def examine(root: str) -> None:
     print_row("reader", f"readers.{call}), {registry.shown(chosen)}, which chooses:")
     for name, choice in choices.items():
         print_row(f"  {name}", str(choice))
-    gain, option = _ADVICE[case]
+    gain, option, page = _ADVICE[case]
     print_row("expect", f"samples/s, compared with DALI's reader: {gain}; decoding is not faster")
-    print_row("worth a try", f"{option}: see docs/backends.md")
+    print_row("worth a try", f"{option}: see docs/{page}.md")
 
 
 def _containers(path: bytes) -> tuple[str, Catalog] | None:
@@ -182,5 +182,6 @@ if __name__ == "__main__":
         examine(sys.argv[1])
     except (BackendUnavailable, OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError) and error.filename == sys.argv[1]
+        missing &= "://" not in sys.argv[1]
         hint = f"; a URL begins with {'://, '.join(SCHEMES)}://" if missing else ""
         sys.exit(f"error: {error}{hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class ReaderStatistics:
             queue runs empty.
         depth: the number of batches read ahead: as many as fit into `buffer_bytes` of the reader.
         ready: the average number of these that had been read when DALI asked for the next batch.
-            Near `depth`, the storage is fast enough; near 0, the storage is the bottleneck.
+            It comes in bursts where a lane reads several small batches at once.
         replaced: the number of bad samples, with on_error="replace".
         times: the times of each stage: "queued" for a processor, "opening", "reading", "checking",
             "decoding" and "copying" in a lane, once for each batch; "waiting", once for each batch
@@ -73,6 +74,7 @@ class ReaderStatistics:
         slowest: the five batches with the slowest stages.
         choices: the options that the backend chose by a rule, each with its value and the reason;
             "buffer_bytes"; and "depth" if there is no room for as many batches as asked for.
+        seconds: the time since the beginning.
     """
 
     batches: int = 0
@@ -85,6 +87,7 @@ class ReaderStatistics:
     ready_counts: tuple[int, ...] = ()
     slowest: tuple[SlowBatch, ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict, hash=False)
+    seconds: float = field(default=0.0, compare=False)
 
     def reset(self) -> None:
         """Have the reader count from zero; this object stays as it is.
@@ -113,12 +116,15 @@ class ReaderStatistics:
         """Whether the pipeline waits for the storage, in words."""
         if self.batches < _FEWEST:
             return f"{self.batches} batches, too few for a verdict"
-        if self.ready >= self.depth / 2:
+        # Not by `ready`: lanes that read several small batches at once let it come in bursts.
+        if self.wait_seconds < self.seconds / 10:
             return "the storage keeps up: if the loop is slow, look at decoding and the model"
-        return f"the storage is the bottleneck{' at times' * (self.ready > self.depth / 5)}"
+        at_times = self.wait_seconds < self.seconds / 2
+        return f"the storage is the bottleneck{' at times' * at_times}"
 
     def __repr__(self) -> str:
-        what = f"{self.batches:,} batches, {self.bytes:,} bytes, waited {self.wait_seconds:.1f} s"
+        waited = f"waited {self.wait_seconds:.1f} of {self.seconds:.1f} s"
+        what = f"{self.batches:,} batches, {self.bytes:,} bytes, {waited}"
         heads = "count", "total s", "p50 ms", "p95 ms", "p99 ms", "max ms"
         lines = [f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"]
         lines.append("stage     " + "".join(f"{it:>10}" for it in heads))
@@ -154,7 +160,7 @@ class Tally:
         self.waited = 0.0
         self._room, self._bad, self._requests = room, bad, requests
         self._choices = dict(choices or {})
-        self._reset_at = 0.0
+        self._reset_at, self._since = 0.0, time.monotonic()
         self._batches = self._bytes = 0
         self._ready = [0] * (room.depth + 1)
 
@@ -172,7 +178,7 @@ class Tally:
     def reset(self) -> None:
         """Count from zero."""
         # Not set to 0, because the asking thread may be adding to it.
-        self._reset_at = self.waited
+        self._reset_at, self._since = self.waited, time.monotonic()
         self._batches = self._bytes = 0
         self._ready = [0] * len(self._ready)
         self.activities.reset()
@@ -202,6 +208,7 @@ class Tally:
             ready_counts=tuple(counts) if self._batches else (),
             slowest=tuple(self.activities.slowest()),
             choices=self._choices | self._limits(),
+            seconds=time.monotonic() - self._since,
         ).of(self)
 
 

@@ -85,7 +85,8 @@ def test_index_writes_to_a_directory(tar, tmp_path):
     [
         (b"", "is not a tar, LMDB or TFRecord file; it is empty"),
         (b"some text\n", "is not a tar"),
-        (gzip.compress(b"a" * 9999, mtime=1 << 30), "is not a tar.*; it is compressed with gzip"),
+        (gzip.compress(b"a" * 9999, mtime=0), "is not a tar.*; it is compressed with gzip"),
+        (b"PK\x03\x04\x14" + bytes(99), "is not a tar.*; give a container"),
         (bz2.compress(b"a" * 9999), "is not a tar.*; it is compressed with bzip2; decompress it"),
         (bytes(10240), "the tar has no samples"),
         ("a b.jpg", "'a b.jpg': white space or no extension"),

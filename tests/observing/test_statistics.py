@@ -195,22 +195,23 @@ def test_a_reset_before_the_first_batch_is_fine():
 
 
 @pytest.mark.parametrize(
-    ("batches", "ready", "verdict"),
+    ("batches", "seconds", "verdict"),
     [
-        (19, 4, "19 batches, too few for a verdict"),
-        (20, 2, "the storage keeps up: if the loop is slow, look at decoding and the model"),
-        (20, 1, "the storage is the bottleneck at times"),
-        (20, 0.5, "the storage is the bottleneck"),
+        (19, 20, "19 batches, too few for a verdict"),
+        (20, 20, "the storage keeps up: if the loop is slow, look at decoding and the model"),
+        (20, 12, "the storage is the bottleneck at times"),
+        (20, 2.5, "the storage is the bottleneck"),
     ],
 )
-def test_statistics_print_as_a_table_with_a_verdict(batches, ready, verdict):
+def test_statistics_print_as_a_table_with_a_verdict(batches, seconds, verdict):
     times = {"reading": StageTimes(20, 1.5, 0.002, 0.003, 0.004, 0.005)}
     slowest = (SlowBatch(0.005, "reading", "/a.jpg"),)
     found = ReaderStatistics(
-        batches, 3000, 1.25, 4, ready, 0, times, slowest=slowest, choices={"lanes": "3 (given)"}
+        batches, 3000, 1.25, 4, 2, 0, times, (), slowest, {"lanes": "3 (given)"}, seconds
     )
     assert repr(found).splitlines() == [
-        f"{batches} batches, 3,000 bytes, waited 1.2 s, {ready:.1f} of 4 batches ready when asked",
+        f"{batches} batches, 3,000 bytes, waited 1.2 of {seconds:.1f} s, "
+        "2.0 of 4 batches ready when asked",
         "stage          count   total s    p50 ms    p95 ms    p99 ms    max ms",
         "reading           20      1.50      2.00      3.00      4.00      5.00",
         "slow: 5.0 ms reading /a.jpg",

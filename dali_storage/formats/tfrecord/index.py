@@ -140,5 +140,6 @@ def index(path: bytes, progress: Callable[[int], object]) -> Iterator[bytes]:
 
 
 def matches(head: bytes) -> bool:
-    """Return whether `head` may begin a TFRecord: the first length is below 2**40."""
-    return len(head) >= OVERHEAD and head[5:8] == bytes(3)
+    """Return whether `head` may begin a TFRecord: a length below 2**40, and no gzip or zip."""
+    others = b"\x1f\x8b\x08", b"PK\x03\x04"
+    return len(head) >= OVERHEAD and head[5:8] == bytes(3) and not head.startswith(others)

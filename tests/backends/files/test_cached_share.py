@@ -208,7 +208,7 @@ def test_lanes_follow_from_the_file_system_and_the_options_from_nothing(tmp_path
     for path, lanes in (("/proc/version", 16), (tmp_path / "x", 3)):
         with PythonFileReader(from_files([str(path)])) as reader:
             assert (reader.lanes, reader.choices["lanes"].value) == (lanes, lanes)
-            assert f"io={reader.io} (the first that works)" in repr(reader)
+            assert f"io={reader.io} (the first that works for whole files)" in repr(reader)
     given = {"lanes": 2, "direct": False, "copying_lanes": 1, "io": "preadv"}
     with PythonFileReader(from_files(["/proc/version"]), **given) as reader:
         assert (reader.lanes, reader.choices) == (2, {})
