@@ -1,5 +1,6 @@
 import pytest
 
+from backends.objects.cache import quota
 from tests.kit.devices import require, run
 from tests.kit.objects.cached import Folder, Store, StoreReader
 
@@ -10,8 +11,9 @@ def store():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """The directory of the cache, which does not exist yet."""
+def folder(tmp_path, monkeypatch):
+    """The directory of the cache, which does not exist yet; the disk may be nearly full."""
+    monkeypatch.setattr(quota, "_KEPT_FREE", 0)
     return Folder(tmp_path / "cache")
 
 
