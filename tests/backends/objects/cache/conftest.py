@@ -1,6 +1,6 @@
 import pytest
 
-from backends.objects.cache import quota
+from dali_storage.backends.objects.cache import quota
 from tests.kit.devices import require, run
 from tests.kit.objects.cached import Folder, Store, StoreReader
 
