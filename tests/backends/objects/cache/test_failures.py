@@ -35,9 +35,9 @@ def test_a_directory_is_created_for_its_user_alone(reader, folder):
     assert {path.stat().st_mode & 0o777 for path in folder.entries()} == {0o600}
 
 
-def test_a_relative_path_of_a_directory_stays_where_it_was(store, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with StoreReader(store, Path("cache")) as reader:
+def test_a_relative_path_of_a_directory_stays_where_it_was(store, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    with StoreReader(store, Path(folder.name)) as reader:
         monkeypatch.chdir("/")
         reader.use()
         assert reader.use() == []
