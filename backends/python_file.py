@@ -94,8 +94,9 @@ class PythonFileReader(Reader):
         engine = None if io == "mmap" else io
         self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
-        chosen, what = dict[str, Choice[Any]](), "whole files" if self._whole else "containers"
+        self.choices = chosen = dict[str, Choice[Any]]()
         if io is None:
+            what = "whole files" if self._whole else "containers"
             chosen["io"] = Choice(self.io, f"the first that works for {what}")
         if copying_lanes is None and self._whole:
             chosen["copying_lanes"] = machine.copying_lanes(processors())
@@ -114,7 +115,6 @@ class PythonFileReader(Reader):
             chosen["lanes"] = machine.lanes(self._files.local)
             lanes = chosen["lanes"].value
         self.lanes = lanes
-        self.choices = chosen
         self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit

@@ -182,6 +182,6 @@ if __name__ == "__main__":
         examine(sys.argv[1])
     except (BackendUnavailable, OSError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError) and error.filename == sys.argv[1]
-        missing &= "://" not in sys.argv[1]
-        hint = f"; a URL begins with {'://, '.join(SCHEMES)}://" if missing else ""
+        may_be_url = missing and "://" not in sys.argv[1]
+        hint = f"; a URL begins with {'://, '.join(SCHEMES)}://" if may_be_url else ""
         sys.exit(f"error: {error}{hint}")

@@ -229,7 +229,7 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
 
 def _delivered(counted: ReaderStatistics) -> str:
     took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
-    return f"{repr(counted).splitlines()[0]}; p50/p99 in ms: {', '.join(took) or 'none'}"
+    return f"{counted.summary}; p50/p99 in ms: {', '.join(took) or 'none'}"
 
 
 def _printable(line: str) -> str:

@@ -97,13 +97,11 @@ class ReaderStatistics:
         Raises:
             RuntimeError: the reader is gone, or this is a copy.
         """
-        reference: weakref.ref[Any] | None = vars(self).get("_live")
-        live = None if reference is None else reference()
+        live = vars(self).get("_live", lambda: None)()
         if live is None:
-            raise RuntimeError(
-                "these statistics have no reader: it is gone, or belongs to another process; call "
-                "dali_storage.statistics(pipe, name) for those of a reader"
-            )
+            what = "these statistics have no reader: it is gone, or belongs to another process"
+            remedy = "call dali_storage.statistics(pipe, name) for those of a reader"
+            raise RuntimeError(f"{what}; {remedy}")
         live.reset()
 
     def of(self, live: Any) -> ReaderStatistics:
@@ -122,12 +120,16 @@ class ReaderStatistics:
         at_times = self.wait_seconds < self.seconds / 2
         return f"the storage is the bottleneck{' at times' * at_times}"
 
-    def __repr__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The deliveries and the waiting, in a line."""
         waited = f"waited {self.wait_seconds:.1f} of {self.seconds:.1f} s"
         what = f"{self.batches:,} batches, {self.bytes:,} bytes, {waited}"
+        return f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"
+
+    def __repr__(self) -> str:
         heads = "count", "total s", "p50 ms", "p95 ms", "p99 ms", "max ms"
-        lines = [f"{what}, {self.ready:.1f} of {self.depth} batches ready when asked"]
-        lines.append("stage     " + "".join(f"{it:>10}" for it in heads))
+        lines = [self.summary, "stage     " + "".join(f"{it:>10}" for it in heads)]
         for name, it in self.times.items():
             ms = "".join(f"{1e3 * s:>10.2f}" for s in (it.p50, it.p95, it.p99, it.max))
             lines.append(f"{name:10}{it.count:>10,}{it.total:>10.2f}{ms}")
