@@ -71,8 +71,8 @@ def open_cached(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -
     hows[:, 0] = np.bitwise_or(flags, os.O_CLOEXEC)
     how = range(hows.ctypes.data, hows.ctypes.data + hows.nbytes, hows.strides[0])
     missing = [index for index, fd in enumerate(fds) if fd < 0]
-    arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), (paths[index] for index in missing))
-    each = (how[index] for index in missing)
+    arguments = (repeat(_OPENAT2), repeat(libc.AT_FDCWD), [paths[index] for index in missing])
+    each = [how[index] for index in missing]
     opened = map(libc.openat2_with_gil, *arguments, each, repeat(hows.strides[0]))
     for index, fd in zip(missing, opened, strict=True):
         fds[index] = fd

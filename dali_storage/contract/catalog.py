@@ -172,11 +172,10 @@ class Catalog:
         """Return the paths of `files` (int64[n], indices), in their order."""
         # Called for every batch, so there is little work per file.
         starts, stops = self.offsets[:-1][files], self.offsets[1:][files]
-        names, prefix = self.names, _prefix(self.root)
-        ranges = zip(starts.tolist(), stops.tolist(), strict=True)
-        if (np.frombuffer(names, np.uint8)[starts] == ord("/")).any():
-            return [_join(prefix, bytes(names[start:stop])) for start, stop in ranges]
-        return [prefix + names[start:stop] for start, stop in ranges]
+        names, prefixes = self.names, _prefixes(self.root)
+        absolute = np.frombuffer(names, np.uint8)[starts] == ord("/")
+        ranges = zip(absolute.tolist(), starts.tolist(), stops.tolist(), strict=True)
+        return [prefixes[its] + names[start:stop] for its, start, stop in ranges]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy mapped memory, which cannot be pickled."""
@@ -266,16 +265,10 @@ def join_path(root: bytes, name: bytes) -> bytes:
 
     Below a URL, an absolute name is the key of an object of the bucket (in `az`, of the container).
     """
-    return _join(_prefix(root), name)
+    return _prefixes(root)[name.startswith(b"/")] + name
 
 
-def _prefix(root: bytes) -> bytes:
-    return root if not root or root.endswith(b"/") else root + b"/"
-
-
-def _join(prefix: bytes, name: bytes) -> bytes:
-    if not name.startswith(b"/"):
-        return prefix + name
-    if scheme(prefix):
-        return b"/".join(prefix.split(b"/")[:3]) + name
-    return name
+def _prefixes(root: bytes) -> tuple[bytes, bytes]:
+    """Return the prefix of relative names, and that of absolute ones."""
+    relative = root if not root or root.endswith(b"/") else root + b"/"
+    return relative, b"/".join(relative.split(b"/")[:3]) if scheme(relative) else b""
