@@ -19,6 +19,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def _arguments() -> argparse.Namespace:
     for option, choices in known.items():
         parser.add_argument(f"--{option}", default=",".join(choices), help="default: %(default)s")
     parser.add_argument("--ranks", default="1,2,4", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=1, help="of all legs; keep the median run")
     parser.add_argument("--files", type=int, help="the number of files")
     parser.add_argument("--names", help="measure lists of so many files instead: N,N")
     parser.add_argument("--page", action="store_true", help=f"also write to {PAGE.name}")
@@ -75,12 +77,16 @@ def main() -> int:
         return _show("names", [head, *names.rows(given.directory, counts, _dlio_names)], given.page)
     results = Path(given.directory, "results.json")
     found = json.loads(results.read_text()) if results.exists() else {}
-    for name in given.workloads:
+    runs = dict[str, list[dict[str, Any]]]()
+    for name in given.workloads * given.rounds:
         data = _data(given.directory, name, given.files or WORKLOADS[name].files)
         for leg in [leg for leg in given.legs if leg in WORKLOADS[name].legs]:
             for count in given.ranks:
                 print(f"{name}, {leg}, {count} ranks", file=sys.stderr)
-                found[f"{name} {leg} {count}"] = _measure(data, leg, count)
+                of_leg = runs.setdefault(f"{name} {leg} {count}", [])
+                of_leg.append(_measure(data, leg, count))
+                median = sorted(of_leg, key=itemgetter("rate"))[len(of_leg) // 2]
+                found[f"{name} {leg} {count}"] = median
                 results.write_text(json.dumps(found, indent=1))
     for name in given.workloads:
         keys = [f"{name} {leg} {n}" for n in range(1, 65) for leg in WORKLOADS[name].legs]
