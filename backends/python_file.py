@@ -28,7 +28,7 @@ from .files.samples import FILES_AT_ONCE, SampleFiles
 from .files.spans import SpanReads
 from .linux import engines, mapping, uring
 from .linux.libc import make_iovecs
-from .linux.reads import Reads
+from .linux.reads import LARGE, Reads
 
 _NAME = "python-file"
 _Io: TypeAlias = engines.Io | Literal["mmap"]
@@ -189,21 +189,20 @@ class PythonFileReader(Reader):
         return make_iovecs((addresses, batch.spans.sizes[part]), behind)
 
     def _read_at_once(self, batch: Batch, lane: int) -> IntArray:
-        """Open, read and close the files by io_uring, without descriptors.
+        """Open, read and close the files that are not large by io_uring, without descriptors.
 
         Returns the bytes read of each file, int64[n]; negative if not read.
         """
         found = np.full_like(batch.sizes, -1)
         if not self._files.by_ring or self._files.keeps(lane) or (ring := uring.ring()) is None:
             return found
-        if batch.sizes.max(initial=0) >= uring.MOST_BYTES:
-            return found
         enter("reading")
-        paths, flags = self._catalog.paths(batch.samples), self._files.flags_of(batch.samples)
-        iovecs = self._iovecs(batch, slice(None))
-        for start in range(0, found.size, ring.files):
+        small = np.flatnonzero(batch.sizes < LARGE)
+        samples, iovecs = batch.samples[small], self._iovecs(batch, small)
+        paths, flags = self._catalog.paths(samples), self._files.flags_of(samples)
+        for start in range(0, small.size, ring.files):
             part = slice(start, start + ring.files)
-            found[part] = ring.read_files(paths[part], flags[part], iovecs[part])
+            found[small[part]] = ring.read_files(paths[part], flags[part], iovecs[part])
         return found
 
     def _read_files(self, batch: Batch, part: IntArray, lane: int) -> IntArray:

@@ -28,9 +28,6 @@ from ...contract.errors import LIMITS, BackendUnavailable
 from ...contract.stages import yield_turn
 from . import libc
 
-MOST_BYTES = 0x7FFFF000
-"""The most bytes that the kernel reads at once."""
-
 SQE = np.dtype(  # struct io_uring_sqe
     {
         "names": ["opcode", "flags", "fd", "off", "addr", "len", "op_flags", "user_data", "slot"],

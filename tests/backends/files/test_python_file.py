@@ -220,7 +220,7 @@ def forget_pages(path, start):
     os.close(fd)
 
 
-@pytest.mark.parametrize(("old", "new"), [(0, 10), (100, 200), (4096, 8192), (65536, 131072)])
+@pytest.mark.parametrize(("old", "new"), [(0, 10), (100, 200), (4096, 8192), (1 << 20, 3 << 20)])
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
 def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct, io):
@@ -264,6 +264,27 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
         with yielding(lambda: yielded.append(True)):
             assert read(reader, samples, catalog) == packed_contents()
         assert yielded
+
+
+@pytest.mark.parametrize("io", ["aio", "preadv"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_beginning_of_a_large_file_is_read_before_the_rest(tmp_path, io, cached, monkeypatch):
+    contents, asked = [bytes(range(250)) * 4000, b"small"], list[list[int]]()
+    for index, content in enumerate(contents):
+        (tmp_path / f"{index}").write_bytes(content)
+    with PythonFileReader(from_files([f"{tmp_path}/{index}" for index in "01"]), io=io) as reader:
+        whole = reader._read
+
+        def look(fds, iovecs, starts, rw_flags):
+            asked.append(iovecs["len"].sum(axis=1).tolist())
+            if rw_flags & os.RWF_NOWAIT and not cached:
+                return np.full(len(fds), -errno.EAGAIN)
+            return whole(fds, iovecs, starts, 0)
+
+        monkeypatch.setattr(reader, "_read", look)
+        assert read(reader, np.arange(2)) == contents
+    every = [1_000_001, 6]  # the sizes and one byte
+    assert asked == [[16384], *([[983_617, 6]] if cached else [[6], every])]
 
 
 def test_files_are_read_by_a_kernel_without_huge_pages(one_file, monkeypatch):
