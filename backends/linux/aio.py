@@ -18,6 +18,7 @@ import platform
 import time
 import weakref
 from collections import defaultdict
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -97,10 +98,8 @@ def _borrow(depth: int, *, wait: bool) -> AioContext:
     """
     while True:
         others = wait and bool(_open)  # before the attempt: one may be closed right afterwards
-        try:
+        with suppress(IndexError):
             return _idle[depth].pop()
-        except IndexError:
-            pass
         try:
             return AioContext(depth)
         except _NoneLeftError:
@@ -116,11 +115,9 @@ def _give_back(context: AioContext) -> None:
 
 def _close_an_idle_one() -> bool:
     for contexts in list(_idle.values()):
-        try:
+        with suppress(IndexError):
             contexts.pop().close()
-        except IndexError:
-            continue
-        return True
+            return True
     return False
 
 

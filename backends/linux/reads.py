@@ -11,10 +11,7 @@ import numpy.typing as npt
 from ...contract._types import IntArray
 from ...contract.stages import yield_turn
 
-LARGE = 512 << 10
-"""Bytes of a whole file from which on its beginning is read first; measured at 400 and 800 KB."""
-
-_BEGINNING = 16 << 10  # bytes
+LARGE, _BEGINNING = 512 << 10, 16 << 10  # bytes of a whole file, measured at 400 and 800 KB
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`engines.preadv()`, or `aio.read()` of some depth."""
@@ -81,28 +78,23 @@ class Reads:
         """Read cached pages, and start readahead of the others."""
         large = wanted & (self._enough >= LARGE)
         if self._to_end and large.any():
-            # A large read has the kernel read ahead by single pages. After a small one, it reads
-            # ahead by more and more in larger and larger folios, where the file system has them:
-            # that takes half the CPU time, and a later copy, too (Linux, mm/readahead.c).
+            # After a large read, the kernel reads ahead by single pages; after a small one, in
+            # larger and larger folios, at half the CPU time, as later copies (mm/readahead.c).
             self._read(large.nonzero()[0], os.RWF_NOWAIT, _BEGINNING)
             wanted = wanted & ~(large & (self.got == 0))
         # This does not block, so readahead starts in all files at once.
-        if wanted.any():
-            self._read(slice(None) if wanted.all() else wanted.nonzero()[0], os.RWF_NOWAIT)
-        if self._to_end and not self._done.all():
-            # These stopped at a page that is not cached, or at the end of the file. A read that may
-            # block decides; at the end of a file it does not block.
-            unsure = np.flatnonzero((self.got == self._enough - 1) & ~self._done)
-            if unsure.size:
-                self._read(unsure, 0)
+        self._read(slice(None) if wanted.all() else wanted.nonzero()[0], os.RWF_NOWAIT)
+        # These stopped at a page that is not cached, or at the end of the file. A read that may
+        # block decides; at the end of a file it does not block.
+        unsure = (self.got == self._enough - 1) & ~self._done
+        if self._to_end and unsure.any():
+            self._read(unsure.nonzero()[0], 0)
 
     def _read(self, indices: IntArray | slice, rw_flags: int, most: int | None = None) -> None:
-        rest, got = self._iovecs[indices], self.got[indices]
-        if most is not None:  # then `rest` is a copy
-            rest["len"][:, 0] = np.minimum(rest["len"][:, 0], most)
-            rest["len"][:, 1:] = 0
+        rest, got = self._iovecs[indices].copy(), self.got[indices]
+        if most is not None:
+            rest["len"] = most, 0
         if got.any():
-            rest = rest.copy()
             before = got.astype(np.uint64)[:, None]
             passed = np.minimum(rest["len"], before)
             passed[:, 1:] = before - passed[:, :1]
@@ -110,10 +102,9 @@ class Reads:
             rest["len"] -= passed
         more = self._by(self._fds[indices], rest, self._starts[indices] + got, rw_flags)
         self.got[indices] = got = got + np.maximum(more, 0)
-        done = got >= self._enough[indices]
-        if self._to_end:
-            # The read ends in mid-page only at the end of the file.
-            done |= (got == self._enough[indices] - 1) & (got % mmap.PAGESIZE != 0)
+        left = self._enough[indices] - got
+        # A read ends in mid-page only at the end of the file.
+        done = (left <= 0) | (self._to_end & (left == 1) & (got % mmap.PAGESIZE != 0))
         if not rw_flags:  # reads that failed without blocking are retried
             self.errors[indices] = np.maximum(-more, 0)
             # A part of a unit comes from the end of a file only.
