@@ -70,8 +70,8 @@ class PythonFileReader(Reader):
                 that fits stays in the page cache, and the rest is read around it.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
                 on all others, as far as `buffer_bytes` of the reader has room for their batches.
-            io: "io_uring" opens and reads many whole files by one system call. "aio" submits many
-                reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
+            io: "io_uring" opens and reads many small whole files by one system call. "aio" submits
+                many reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
                 first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one that
                 is cut short may kill the process (docs/containers.md). Where mapping is unsafe or
                 useless, they are read, with a `NotMapped` warning.
