@@ -11,7 +11,8 @@ import numpy.typing as npt
 from ...contract._types import IntArray
 from ...contract.stages import yield_turn
 
-LARGE, _BEGINNING = 512 << 10, 16 << 10  # bytes of a whole file, measured at 400 and 800 KB
+LARGE = 512 << 10  # bytes; files of 400 KB are slower if their beginning is read first
+_BEGINNING = 16 << 10  # bytes
 
 Read: TypeAlias = Callable[[npt.ArrayLike, npt.NDArray[np.void], npt.ArrayLike, int], IntArray]
 """`engines.preadv()`, or `aio.read()` of some depth."""
@@ -64,8 +65,7 @@ class Reads:
         Yields the turn before a read that may block. Returns bool[n]: true for reads that needed no
         blocking read.
         """
-        if cached_first.any():
-            self._read_cached(cached_first)
+        self._read_cached(cached_first)
         cached = self._done.copy()
         if not cached.all():
             yield_turn()
@@ -79,19 +79,19 @@ class Reads:
         large = wanted & (self._enough >= LARGE)
         if self._to_end and large.any():
             # After a large read, the kernel reads ahead by single pages; after a small one, in
-            # larger and larger folios, at half the CPU time, as later copies (mm/readahead.c).
+            # larger and larger folios, for half the CPU time, now and later (mm/readahead.c).
             self._read(large.nonzero()[0], os.RWF_NOWAIT, _BEGINNING)
             wanted = wanted & ~(large & (self.got == 0))
         # This does not block, so readahead starts in all files at once.
-        self._read(slice(None) if wanted.all() else wanted.nonzero()[0], os.RWF_NOWAIT)
-        # These stopped at a page that is not cached, or at the end of the file. A read that may
-        # block decides; at the end of a file it does not block.
-        unsure = (self.got == self._enough - 1) & ~self._done
+        if (chosen := wanted.nonzero()[0]).size:
+            self._read(chosen, os.RWF_NOWAIT)
+        # At the end of the file, where a read does not block, or at a page that is not cached.
+        unsure = wanted & (self.got == self._enough - 1) & ~self._done
         if self._to_end and unsure.any():
             self._read(unsure.nonzero()[0], 0)
 
-    def _read(self, indices: IntArray | slice, rw_flags: int, most: int | None = None) -> None:
-        rest, got = self._iovecs[indices].copy(), self.got[indices]
+    def _read(self, indices: IntArray, rw_flags: int, most: int | None = None) -> None:
+        rest, got = self._iovecs[indices], self.got[indices]
         if most is not None:
             rest["len"] = most, 0
         if got.any():
