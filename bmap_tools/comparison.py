@@ -14,6 +14,7 @@ from .device import UnsupportedStorage
 from .extent_map import ExtentMap, IntArray
 from .fiemap import Extent
 from .file_system import superblock
+from .inspection import open_file
 from .survey import in_threads
 
 _PIECE_BYTES = 1 << 20
@@ -86,7 +87,7 @@ class _Comparison:
         first, last = self._map.extent_offsets[file : file + 2].tolist()
         extents = self._map.extents[first:last].tolist()
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = open_file(path)
         except OSError as error:
             return reason(error)
         try:

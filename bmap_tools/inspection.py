@@ -27,9 +27,6 @@ The kernel's clock for time stamps advances every 10 ms or more often.
 """
 _SECOND_NS = 1_000_000_000
 
-# O_NONBLOCK: a FIFO may have replaced the file since the directory was listed. Neither opening a
-# file nor FIEMAP changes the access time.
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _LATEST_NS = 2**63 - 1
 
 # <linux/fs.h>
@@ -50,7 +47,7 @@ def inspect(name: bytes, directory: int, device: int, file_system: FileSystem) -
     A file outside of `device` (the st_dev of the file system) is not mapped.
     """
     try:
-        fd = os.open(name, _FLAGS, dir_fd=directory)
+        fd = open_file(name, directory)
         try:
             before = os.fstat(fd)
             began_ns = time.time_ns()
@@ -63,6 +60,25 @@ def inspect(name: bytes, directory: int, device: int, file_system: FileSystem) -
     if status != _status(before) or abs(began_ns - status[3]) < settling_ns(status[3]):
         return status, KEPT_CHANGING
     return status, outcome
+
+
+def open_file(path: bytes, directory: int | None = None) -> int:
+    """Open a file to read; neither this nor FIEMAP changes the access time.
+
+    A FIFO, which may have replaced the file since the directory was listed, is not waited for. The
+    end of another process's lease (F_SETLEASE in fcntl(2)) is.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_NONBLOCK, dir_fd=directory)
+    except BlockingIOError:
+        held = os.open(path, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            if not stat.S_ISREG(os.fstat(held).st_mode):
+                raise
+            return os.open(f"/proc/self/fd/{held}", flags)
+        finally:
+            os.close(held)
 
 
 def _outcome(fd: int, status: os.stat_result, device: int, file_system: FileSystem) -> Outcome:

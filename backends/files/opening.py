@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
+from ...contract.catalog import open_nonblocking, state_of
 from ...contract.errors import named, os_error
 from ...contract.stages import yield_turn
 from ..linux import libc
@@ -137,7 +138,7 @@ def open_each(fds: list[int], paths: Sequence[bytes], flags: IntArray | int) -> 
 
 def _open(path: bytes, flags: int) -> int:
     try:
-        return os.open(path, flags)
+        return open_nonblocking(path, flags)
     except OSError as error:
         if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
             raise os_error(error.errno or errno.EIO, path) from None
@@ -223,5 +224,5 @@ def close_all(fds: Iterable[int]) -> None:
 
 def _row(status: os.stat_result) -> tuple[int, ...]:
     """A row of STATX."""
-    ctime, mtime = divmod(status.st_ctime_ns, 10**9), divmod(status.st_mtime_ns, 10**9)
-    return status.st_mode & 0xFFFF, status.st_ino, status.st_size, *ctime, *mtime
+    inode, size, *mtime = state_of(status)
+    return status.st_mode & 0xFFFF, inode, size, *divmod(status.st_ctime_ns, 10**9), *mtime

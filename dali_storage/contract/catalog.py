@@ -20,6 +20,7 @@ from ._types import IntArray
 from .errors import named, os_error
 from .objects import Versions, scheme
 from .ranges import Ranges
+from .stages import yield_turn
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
@@ -228,11 +229,30 @@ def state_of(status: os.stat_result) -> list[int]:
     return [inode, status.st_size, *divmod(status.st_mtime_ns, 10**9)]
 
 
+def open_nonblocking(path: bytes | str, flags: int) -> int:
+    """Open a file as open(2): does not wait for the writer of a pipe, but for the end of a lease.
+
+    Another process may have a lease on a regular file (F_SETLEASE in fcntl(2), as servers of SMB
+    do), and gives it up when asked; the kernel waits for lease-break-time, 45 s, at most.
+    """
+    try:
+        return os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except BlockingIOError:
+        # The file itself is held, because the path may lead to a pipe by now.
+        held = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(held).st_mode):
+                raise
+            yield_turn()
+            return os.open(f"/proc/self/fd/{held}", flags & ~os.O_NONBLOCK)
+        finally:
+            os.close(held)
+
+
 def open_regular(path: bytes, mode: str = "r") -> io.FileIO:
     """Open a file unbuffered; OSError if the file is not regular."""
     with named(path):
-        # Nonblocking: to open a pipe without a writer would block for ever.
-        file = io.FileIO(path, mode, opener=lambda it, how: os.open(it, how | os.O_NONBLOCK, 0o666))
+        file = io.FileIO(path, mode, opener=open_nonblocking)
     # Asked of the open file, because the path may lead to another one by now.
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -65,6 +65,7 @@ class Lanes(Generic[Job]):
         turns: int,
         begin: Callable[[Job], None],
         work: Callable[[Job, int], None],
+        drop: Callable[[Job], object] = lambda job: None,
         gate: Gate | None = None,
         name: str = "lane",
         be_lane: Callable[[int], object] = lambda lane: None,
@@ -73,11 +74,12 @@ class Lanes(Generic[Job]):
 
         At most `turns` lanes that have not yielded their turn are at work, and only lanes past the
         `gate`. `begin` is called with one job at a time, in order; `work` with a begun job and the
-        lane, concurrently. Neither may raise. `name`: of the threads, with the lane. `be_lane` is
+        lane, concurrently; `drop` with a job that was not begun before `close()`. None may
+        raise. `name`: of the threads, with the lane. `be_lane` is
         called in each thread, with its lane, before the first job.
         """
         self._begin = begin
-        self._work = work
+        self._work, self._drop = work, drop
         self._gate = gate
         self._name, self._be_lane = name, be_lane
         self._lock = threading.Lock()
@@ -93,8 +95,10 @@ class Lanes(Generic[Job]):
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Queue a job. If no thread can be started, drop the job and raise `RuntimeError`."""
+        """Queue a job; drop the job and raise `RuntimeError` if closed, or without any thread."""
         with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self._name} is closed; make a new reader")
             self._jobs.append(job)
             try:
                 self._ring()
@@ -121,7 +125,9 @@ class Lanes(Generic[Job]):
         """Drop the jobs not begun, and wait for the others. Must not be called in a lane."""
         with self._lock:
             self._closed = True
-            self._jobs.clear()
+            while self._jobs:  # after a Ctrl-C, the first one may be dropped again
+                self._drop(self._jobs[0])
+                self._jobs.popleft()
         for bell in self._bells:
             bell.put(None)
         for lane, thread in self._threads.items():

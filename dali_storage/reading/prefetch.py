@@ -99,6 +99,7 @@ class Prefetcher:
             turns=copying_lanes(reader),
             begin=self._begin,
             work=self._work,
+            drop=self._drop,
             gate=gate if reader.cooperative and not reader.copying_lanes else None,
             name=name,
             be_lane=self.observer.be_lane,
@@ -111,19 +112,21 @@ class Prefetcher:
         """
         if (only := self.loading.substitute.only) is not None:
             return self._read_only(only)
-        known, ahead = self.room.largest, index in self._ahead
+        known, ahead = self.room.largest, self._ahead.get(index)
+        # An error from before the request may be out of date.
+        stored = ahead is not None and ahead.outcomes is not None
         follows = next(iter(self._ahead), None) == index
         self._in_a_row = self._in_a_row + 1 if follows else 1
         if follows and self._ahead[index].followed and successor is self._successor:
             read = self._ahead[index].outcomes or ()
             hot, ready = None, self._depth if len(read) > self._depth else self._count_ready()
         else:
-            hot = None if ahead else self._hot.samples(index)
+            hot = None if ahead is not None else self._hot.samples(index)
             ready = self._submit_ahead(index, successor) if hot is None else self._depth
         batch = None
         try:
             self.observer.ask(index)
-            batch = self._awaited(index, ahead) if hot is None else self._read_hot(*hot)
+            batch = self._awaited(index, stored) if hot is None else self._read_hot(*hot)
             self.room.largest = max(self.room.largest, batch.nbytes, 1)  # views have no buffer
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
@@ -133,8 +136,8 @@ class Prefetcher:
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
         return batch
 
-    def _awaited(self, index: int, ahead: bool = False) -> LoadedBatch:
-        """Wait for a batch; `ahead`: it was read, or begun, before it was asked for."""
+    def _awaited(self, index: int, stored: bool = False) -> LoadedBatch:
+        """Wait for a batch; `stored`: it was read, or failed, before it was asked for."""
         piece = self._ahead[index]
         if piece.outcomes is None:
             take(piece.done)
@@ -142,12 +145,12 @@ class Prefetcher:
         self._ahead.pop(index, None)  # a lane that closes clears it
         assert piece.outcomes is not None
         batch = piece.outcomes.pop(index, None)
-        if isinstance(batch, OSError | None) and ahead:
+        if batch is None or (stored and isinstance(batch, OSError)):
             # Read again, alone and now: a file may be back. After an OSError the rest was not read.
+            # After `close()`, this raises.
             self._lanes.submit(again := _Piece([index], {index: piece.samples[index]}))
             self._ahead[index] = again
             return self._awaited(index)
-        assert batch is not None
         if isinstance(batch, Exception):
             try:
                 raise batch
@@ -176,7 +179,7 @@ class Prefetcher:
     def close(self) -> None:
         """Wait for running reads, end the threads, close the reader. Closing twice is fine.
 
-        A Ctrl-C ends the waiting; close again.
+        A thread in `get()` returns, or has an error. A Ctrl-C ends the waiting; close again.
         """
         if self._lanes.in_lane():
             # The garbage collector ran in a lane and collected the pipeline. A thread cannot join
@@ -185,10 +188,12 @@ class Prefetcher:
                 threading.Thread(target=self.close).start()
             return
         self.observer.end()
-        self.forget()  # so that a lane does not try those of a failed piece one by one
+        for piece in [*self._ahead.values()]:  # a lane does not try those of a failed piece
+            piece.indices.clear()
         # Before the wait for the lanes, which end with their reads.
         self.loading.reader.cancel()
         self._lanes.close()
+        self._ahead.clear()
         # Last: after a Ctrl-C during the wait, running reads still need the open reader.
         self.loading.close()
 
@@ -259,4 +264,9 @@ class Prefetcher:
         # the caller looks at the outcomes as soon as `done` has an item.
         leave()
         piece.outcomes = outcomes
+        piece.done.put(None)
+
+    def _drop(self, piece: _Piece) -> None:
+        """End a piece that no lane will read."""
+        piece.outcomes = {}
         piece.done.put(None)

@@ -198,6 +198,9 @@ class BatchStream:
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"
             raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None
+        except Exception:
+            self._refuse_ended()  # another thread has closed it meanwhile
+            raise
 
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.

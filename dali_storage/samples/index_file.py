@@ -47,7 +47,7 @@ import numpy.typing as npt
 from bmap_tools.atomic import replacing
 
 from ..contract._types import PathLike
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, open_nonblocking
 from ..contract.errors import named
 from ..contract.objects import scheme
 from .patterns import path_bytes
@@ -186,10 +186,7 @@ def save(catalog: Catalog, path: PathLike, filters: Mapping[str, Any]) -> None:
 
 
 def _map(path: str) -> memoryview:
-    def opener(path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NONBLOCK)  # a pipe without a writer is opened at once
-
-    with named(os.fsencode(path)), open(path, "rb", opener=opener) as file:
+    with named(os.fsencode(path)), open(path, "rb", opener=open_nonblocking) as file:
         if not os.fstat(file.fileno()).st_size:  # cannot be mapped
             return memoryview(b"")
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -7,6 +7,7 @@ import pytest
 from tests.kit.bmap.command import entries, fill, load, refused, says, through_the_image, tool
 from tests.kit.bmap.files import as_nobody, filefrag, fragment
 from tests.kit.devices import disk, mounted, run
+from tests.kit.process import leased
 
 SIZES = (0, 1, 511, 512, 513, 4095, 4096, 4097, 131_071, 131_073, (3 << 20) + 17)
 
@@ -138,6 +139,13 @@ def test_files_that_cannot_be_mapped_are_listed_and_marked(root, bmap):
     assert all(f"  {name}: {why}\n" in said for name, why in reasons.items())
     assert tool("verify", bmap) == 0  # they are as the map says
     assert tool("verify", bmap, "--bytes") == 0
+
+
+def test_a_file_under_a_lease_is_mapped_when_the_lease_ends(root, bmap):
+    fill(root, (5000, 5000))
+    with leased(root / "c0" / "00.jpg"):
+        says(0, "create", root, "-o", bmap)
+    assert len(entries(bmap)["c0/00.jpg"][4]) == 1
 
 
 def test_create_does_not_map_files_that_it_may_not_read(public):

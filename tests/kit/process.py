@@ -153,6 +153,27 @@ def status_of_fork(child: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
+_HOLD = """
+import fcntl, os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+held = [os.open(path, os.O_WRONLY) for path in sys.argv[1:]]
+[fcntl.fcntl(it, fcntl.F_SETLEASE, fcntl.F_WRLCK) for it in held]
+print(flush=True)
+signal.sigwait([signal.SIGIO])
+time.sleep(0.2)  # an open that does not wait has failed
+"""
+
+
+@contextlib.contextmanager
+def leased(*paths: Path | str) -> Iterator[None]:
+    """Another process has write leases on files; it ends soon after the kernel has asked it."""
+    with started([sys.executable, "-c", _HOLD, *paths], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        assert process.wait(SECONDS) == 0  # it was asked
+
+
 @contextlib.contextmanager
 def started(command: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """A process, which ends with the block, also if the test fails.

@@ -367,6 +367,18 @@ def test_in_an_outage_a_piece_fails_after_two_reads_and_its_rest_is_read_when_it
         require_batches(ahead, first + 5, *range(first, first + 20))
 
 
+def test_an_error_that_the_caller_waits_for_is_not_read_again(monkeypatch):
+    with prefetcher(lanes=1) as ahead:
+        begin_a_read(ahead)
+        ahead.reader.broken, before = {*range(SAMPLES)}, len(ahead.reader.read_batches)
+        wait = lambda queue, take=prefetch.take: (ahead.reader.go.set(), take(queue))  # noqa: E731
+        monkeypatch.setattr(prefetch, "take", wait)
+        with pytest.raises(FileNotFoundError):
+            ahead.get(2)
+        ahead.finish()
+        assert ahead.reader.read_batches[before:].count([*range(8, 12)]) == 1
+
+
 def test_batches_whose_order_changes_are_read_again_and_others_are_not():
     with prefetcher(3, most=64) as ahead:
         taken_in_a_row(ahead, 8)

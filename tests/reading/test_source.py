@@ -2,7 +2,9 @@
 
 import contextlib
 import gc
+import threading
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
 from dali_storage.observing.observer import observed
+from dali_storage.reading import prefetch
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.saving import positions
 from tests.kit.interrupts import interrupted
-from tests.kit.process import lanes, status_of_fork, without_collector
+from tests.kit.process import SECONDS, lanes, status_of_fork, wait_until, without_collector
 from tests.kit.stand_ins import content
 
 SETTINGS: dict[str, Any] = {"device_id": None}
@@ -210,6 +213,35 @@ def test_a_closed_source_reads_no_more(opener, batches):
     del source
     gc.collect()
     assert opener.closed == 1
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_thread_that_waits_for_a_batch_has_an_error_when_the_source_is_closed(
+    opener, queued, monkeypatch
+):
+    """Its batch is being read, and the read fails; or the batch waits for the only lane."""
+    opener.change = lambda reader: setattr(reader, "lanes", 1)
+    source, waits, take_one = opener.start(), threading.Event(), prefetch.take
+    take(source, 1)
+    reader = opener.readers[0]
+    reader.go.clear()
+    reader.broken, reader.cancel = {*range(10)}, reader.go.set
+    source.position.seek(5)
+    source.read_ahead()
+    wait_until(lambda: reader.under_way)
+    source.position.seek(5 + queued)
+    monkeypatch.setattr(prefetch, "take", lambda queue: (waits.set(), take_one(queue)))
+    raised = SimpleQueue[str]()
+
+    def wait():
+        with pytest.raises(RuntimeError) as error:
+            source.batch()
+        raised.put(str(error.value))
+
+    threading.Thread(target=wait, daemon=True).start()  # a hang ends with the test
+    assert waits.wait(SECONDS)
+    source.close()
+    assert "is closed; build a new pipeline" in raised.get(timeout=SECONDS)
 
 
 def test_a_source_that_is_closed_first_opens_nothing(opener):

@@ -260,6 +260,7 @@ class _Epoch(Iterator[tuple[Any, ...]]):
         try:
             batch = loader._next(asked)
         except Exception as error:
+            loader._supply.refuse_unusable()  # another thread has closed it meanwhile
             self._failed = loader._supply.broken
             if isinstance(error, StopIteration):  # DALI's, if others run the pipeline
                 raise RuntimeError(

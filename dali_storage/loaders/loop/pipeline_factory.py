@@ -89,7 +89,7 @@ class PipelineFactory:
         Raises:
             RuntimeError: the pipeline was made for another shard.
         """
-        self._refuse_unusable()
+        self.refuse_unusable()
         shard = self._shard or Shard.here()
         made = self._identity
         if made and (made.rank, made.world) != (shard.rank, shard.world):
@@ -129,7 +129,7 @@ class PipelineFactory:
 
         Also remade if the pipeline has only the rest of an epoch, and this batch comes before.
         """
-        self._refuse_unusable()
+        self.refuse_unusable()
         batches = self._batches
         if batches is None or not batches.sound:
             batches = self._renew(self._checkpoint, self._resumed)
@@ -139,7 +139,8 @@ class PipelineFactory:
             batches = self._renew(batches.pipeline.checkpoint(), None)
         return batches
 
-    def _refuse_unusable(self) -> None:
+    def refuse_unusable(self) -> None:
+        """Raise RuntimeError in a fork, and after `close()`."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 f"this Loader belongs to process {self._process}, and its pipeline does not work "

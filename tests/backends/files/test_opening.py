@@ -3,19 +3,22 @@ import errno
 import gc
 import os
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from dali_storage.backends.files import opening
-from dali_storage.backends.linux import libc
+from dali_storage.backends.linux import engines, libc
 from dali_storage.backends.python_file import PythonFileReader
+from dali_storage.contract.catalog import open_regular
 from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import fill, make_known_batch, read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.interrupts import interrupted
-from tests.kit.process import descriptors
+from tests.kit.process import descriptors, leased
 
 
 def test_a_remote_file_system_is_read_without_the_interpreter_lock(tmp_path, monkeypatch):
@@ -34,6 +37,43 @@ def test_a_remote_file_system_is_read_without_the_interpreter_lock(tmp_path, mon
         with PythonFileReader(catalog) as reader:
             assert read(reader, rows, catalog) == contents
             assert read(reader, rows, catalog) == contents
+
+
+@pytest.mark.parametrize("how", [*get_args(engines.Io), "direct", "containers"])
+def test_a_file_under_a_lease_is_read_when_the_lease_ends(how, tmp_path):
+    contents = [bytes([index]) * 700 for index in range(3)]
+    for index, content in enumerate(contents):
+        (tmp_path / f"{index}").write_bytes(content)
+    catalog, rows = from_files([f"{tmp_path}/{index}" for index in range(3)]), np.arange(3)
+    if how == "containers":
+        catalog = replace(catalog, ranges=Ranges.of_columns(rows, rows * 0, rows * 0 + 700))
+    options = {"io": how} if how in get_args(engines.Io) else {"direct": how == "direct"}
+    with PythonFileReader(catalog, **options) as reader, leased(tmp_path / "1", tmp_path / "2"):
+        assert read(reader, rows, catalog) == contents
+
+
+def test_a_list_under_a_lease_is_read_when_the_lease_ends(tmp_path):
+    (tmp_path / "list").write_bytes(b"a 0\n")
+    with leased(tmp_path / "list"), open_regular(os.fsencode(tmp_path / "list")) as file:
+        assert file.read() == b"a 0\n"
+
+
+def test_inodes_may_have_64_bits(one_file, monkeypatch):
+    """Those of rclone are hashes. They are kept as statx(2) gives them."""
+    inode, fstat = 2**64 - 17, os.fstat
+
+    def hashed(fd):
+        real = fstat(fd)
+        fields = {name: getattr(real, name) for name in dir(real) if name.startswith("st_")}
+        return SimpleNamespace(**fields | {"st_ino": inode})
+
+    path = one_file.path(0)
+    monkeypatch.setattr(os, "fstat", hashed)
+    with opening.open_files() as fds:
+        fds.append(os.open(path, os.O_RDONLY))
+        status = opening.statuses(fds, [path], local=False)
+    assert status["inode"].view(np.uint64) == inode
+    assert status["size"] == len(b"bytes")
 
 
 def test_files_are_opened_by_a_kernel_without_openat2(one_file, monkeypatch):
