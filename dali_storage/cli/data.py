@@ -38,7 +38,7 @@ _CALLS = {"tar": "webdataset(ext=..., paths=", "TFRecord": "tfrecord(path=", "LM
 _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an option; its page
     "objects": ("twice as many", "backend_options={'cache': '/a/local/disk'}", "object-store"),
     "around": ("up to 3 times as many (containers: 1.5 times)", "backend='block'", "extent-maps"),
-    "waiting": ("many times as many if requests wait", "backend_options={'lanes': 32}", "slow"),
+    "waiting": ("2 to 4 times as many if not cached", "backend_options={'direct': True}", "slow"),
     "files": ("a third more from disk, a tenth if cached", "backend='memory'", "backends"),
     "containers": ("half as many if cached", "backend_options={'io': 'mmap'}", "containers"),
 }
