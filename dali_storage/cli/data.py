@@ -174,9 +174,7 @@ def _case(call: str, choices: Mapping[str, Any], what: str) -> str:
 def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
     """Return the call for tars, TFRecord or LMDB files, and their catalog, if these are any."""
     if paths[1:]:
-        kind, *others = {kind_of(os.fsdecode(path)).name for path in paths}
-        if others:
-            raise ValueError(f"DATA is {kind} and {others[0]} files: give files of one kind")
+        kind, *_ = [kind_of(os.fsdecode(path)).name for path in paths]
         given = f"[{os.fsdecode(paths[0])!r}, ...]"
         return f"{_CALLS[kind]}{given}", Catalog.from_names(paths, range(len(paths)))
     path, end, files = paths[0], b"", [*paths]

@@ -15,7 +15,7 @@ from dali_storage.cli import data, doctor, index
 from dali_storage.observing.kernel import Mounted
 from dali_storage.readers import file
 from tests.kit.bmap.files import as_nobody
-from tests.kit.containers import write_tar, write_tfrecord
+from tests.kit.containers import write_tar
 from tests.kit.dali import build
 
 COUNT, NBYTES = 12, 5000
@@ -184,13 +184,6 @@ def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys
     path = str(tmp_path / given)
     assert doctor.main([path]) == 1
     assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
-
-
-def test_containers_of_two_kinds_are_refused(tmp_path):
-    tar = write_tar(tmp_path / "a.tar", [("a.jpg", b"a")])
-    records = write_tfrecord(tmp_path / "b.tfrecord", [b"a"])
-    with pytest.raises(ValueError, match=r"^DATA is \w+ and \w+ files: give files of one kind$"):
-        data.examine(str(tar), str(records))
 
 
 def test_what_may_not_be_read_is_named(root, tmp_path, monkeypatch):
