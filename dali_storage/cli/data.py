@@ -145,8 +145,7 @@ def examine(*roots: str) -> None:
         print_row(f"  {name}", str(choice))
     gain, option, page = _ADVICE[what if url else _case(call, choices, what)]
     print_row("expect", f"samples/s, compared with DALI's reader: {gain}; decoding is not faster")
-    option = option or _MOUNTS.get(mount, "nothing more")
-    print_row("worth a try", f"{option}: see docs/{page}.md")
+    print_row("worth a try", f"{option or _MOUNTS.get(mount, 'nothing more')}: see docs/{page}.md")
 
 
 def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
@@ -165,10 +164,9 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
 
 def _case(call: str, choices: Mapping[str, Any], what: str) -> str:
     """Return the key of `_ADVICE` for files or containers on disk."""
-    if call.startswith(("numpy(", "npz(")):
-        return "arrays"
     far = "far " * (choices["lanes"] != machine.lanes(True))
-    return "around" if choices["direct"].value else far + what
+    case = "around" if choices["direct"].value else far + what
+    return "arrays" if call.startswith(("numpy(", "npz(")) else case
 
 
 def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
