@@ -41,15 +41,15 @@ _ARRAYS = {"*.npy": "numpy(", "*.npz": "npz(members=..., "}
 _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an option; its page
     "objects": ("twice as many", "backend_options={'cache': '/a/local/disk'}", "object-store"),
     "around": ("up to 3 times as many (containers: 1.5 times)", "backend='block'", "extent-maps"),
-    "far files": ("2 to 4 times as many if not cached; fewer with several ranks", "", "slow"),
-    "far containers": ("fewer (tars on sshfs: 0.66 to 0.8)", "for a bucket, s3://", "slow"),
+    "far files": ("2 to 4 times as many if uncached reads wait; fewer on more ranks", "", "slow"),
+    "far containers": ("fewer (tars on sshfs: 0.66 to 0.8)", "s3:// of a bucket", "slow"),
     "files": ("a third more from disk, a tenth if cached", "backend='memory'", "backends"),
     "containers": ("half as many if cached", "backend_options={'io': 'mmap'}", "containers"),
     "arrays": ("not measured for arrays", "backend='memory'", "backends"),
 }
 _MOUNTS = {  # by the type of the mount: an option
-    "fuse.rclone": "its option --transfers 64, or s3:// without a mount",
-    "fuse.s3fs": "s3:// without a mount",
+    "fuse.rclone": "mount it with --transfers 64, or read s3:// without a mount",
+    "fuse.s3fs": "read s3:// without a mount",
     "fuse.sshfs": "backend_options={'direct': True}",
 }
 
