@@ -15,8 +15,8 @@ _STYLE = (
     "@media(prefers-color-scheme:dark){svg{fill:#e6edf3}}</style>"
 )
 _OURS, _DALIS = "#2da44e", "#8c959f"
-_LEFT, _OCTAVE, _ROW, _WIDTH = 236, 38, 26, 540  # pixels: where 0.5x is, of a factor of 2, ...
-_TICKS = (0.5, 1, 2, 4, 8, 16, 32)
+_LEFT, _OCTAVE, _ROW, _WIDTH = 236, 76, 26, 540  # pixels: where 0.5x is, of a factor of 2, ...
+_TICKS = (0.5, 1, 2, 4)
 
 
 def rows(page: str) -> list[tuple[str, list[float]]]:

@@ -21,13 +21,7 @@ from .plot import draw
 from .situations import serve
 from .verdict import Comparison, Watch, untuned
 from .verify import verify
-from .workload import (
-    BadInputError,
-    NotHereError,
-    ordered,
-    prepare,
-    summarize_error,
-)
+from .workload import BadInputError, NotHereError, ordered, prepare, summarize_error
 
 DIRECTORY = "demo"  # in the working directory, because the program's may be read-only
 _PICTURES = os.path.join(DIRECTORY, "pictures")

@@ -25,6 +25,8 @@ from .workload import BadInputError, Workload, epoch_of, ordered, summarize_erro
 
 _FASTEST = 2000
 """Batches a second for whose order there is room; a round of a faster leg has several passes."""
+_FIRST = 10
+"""A round lasts so many times as long as its first batch: DALI fills a buffer of 1,024 for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +178,7 @@ def _warm_up(legs: Iterable[Leg], workload: Workload) -> None:
 def run_round(
     leg: Leg, workload: Workload, result: Result, tick: Tick, *, most: float = math.inf
 ) -> Round:
-    """As many passes as fill the time of a round, at least one, which end after `most` seconds."""
+    """As many passes as fill the time of a round, at least one, each of `most` seconds or more."""
     passes: list[Round] = []
     while not passes or sum(one.seconds for one in passes) < workload.settings.seconds:
         passes.append(_pass(leg, workload, result, tick, most))
@@ -210,7 +212,7 @@ def _pass(leg: Leg, workload: Workload, result: Result, tick: Tick, most: float)
             waits[number] = (now := time.perf_counter()) - called
             samples += len(images)
             tick(samples)
-            if now - start >= most:
+            if now - start >= max(most, _FIRST * waits[0]):
                 waits = waits[: number + 1]
                 break
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before

@@ -61,6 +61,9 @@ def _twice(workload: Workload, stack: ExitStack) -> Workload:
 
 
 def _slow(workload: Workload, stack: ExitStack) -> Workload:
+    if (count := len(workload.catalog)) < _MANY:
+        what = f"{count:,} files; at least {_MANY:,} are needed"
+        raise NotHereError(f"{what}: DALI's reader keeps 1,024 mapped, and would not read on")
     environment.fill_page_cache(workload)
     place = slow.mounted(str(workload.root), _directory(stack), _SECONDS)
     root = stack.enter_context(place)
@@ -122,6 +125,7 @@ def _directory(stack: ExitStack) -> str:
 
 
 _SECONDS = 0.001
+_MANY = 4096
 _COPIED = 2000
 _SMALL = 4000
 _HALF_KB, _FEW_KB = (12, 12), (22, 36)  # sides of noise; 500 bytes, and 1.5 to 4 KB

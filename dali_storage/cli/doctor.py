@@ -33,7 +33,7 @@ from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
 from ..runtime import machine
 from ..runtime.version import VERSION
-from . import data
+from . import data, index_samples
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
@@ -52,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print rows, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage",
-        usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA\n"
+        usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA...\n"
         "       %(prog)s COMMAND ... (COMMAND --help)",
         description="Show which storage backends and devices work on this machine,\n"
         "or how DATA would be read here, and why. Nothing is written.",
         epilog="commands:\n" + "".join(f"  {it:<9} {_COMMANDS[it]}\n" for it in _COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = "a directory, URL, container or index"
-    parser.add_argument("data", nargs="?", metavar="DATA", help=what)
+    what = "a directory, URL or index, or containers"
+    parser.add_argument("data", nargs="*", metavar="DATA", help=what)
     parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
@@ -69,9 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if near and "/" not in word and not os.path.lexists(word):
         parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
     given = parser.parse_args(words)
-    if given.data is not None and given.json:
+    if given.data and given.json:
         parser.error("--json is not for DATA; leave out one of them")
-    if given.data is not None:
+    if given.data[1:] and any(map(index_samples.is_root, given.data)):
+        parser.error("give one directory or URL, or several containers")
+    if given.data:
         return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()

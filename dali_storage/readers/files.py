@@ -127,10 +127,9 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
             moves over the list. The list itself is shuffled once, always in the same way.
         read_ahead: ignored; the reader always reads ahead.
         seed: the seed of `random_shuffle`. By default the pipeline's next seed, as for
-            `fn.readers.file`, so that the order is the same. This shifts the seeds of random
-            operators behind the reader, because DALI does not count this reader: set them
-            explicitly. In a pipeline without a seed, the default is random; with
-            enable_checkpointing, 0, so that a restored pipeline has the same order.
+            `fn.readers.file`, so that the order is the same, and random operators draw the same
+            numbers. In a pipeline without a seed, the default is random; with enable_checkpointing,
+            0, so that a restored pipeline has the same order.
         shard_id: the shard to begin with, from 0 to `num_shards` - 1.
         shuffle_after_epoch: shuffle the whole list before every epoch, in the same way on all
             shards. Implies `stick_to_shard`; neither `stick_to_shard` nor `random_shuffle` may be

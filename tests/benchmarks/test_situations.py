@@ -111,7 +111,9 @@ def test_every_situation_is_measured_or_says_what_is_missing(data, bench):
     done = bench("compare", "--datadir", data, "--in", "all", "--rounds", 1, "--batchsize", 8)
     assert done.status == 0, done.err
     assert done.out.startswith("no options: ")
-    assert [*done.kept["situations"]] == [name for name in SITUATIONS if name != "twice"]
+    left_out = ("slow", "twice")
+    assert [*done.kept["situations"]] == [name for name in SITUATIONS if name not in left_out]
+    assert " files; at least 4,096 are needed: DALI's reader keeps 1,024 mapped" in done.out
     assert "== twice\nnot measured: a memory of " in done.out
     for name, found in done.kept["situations"].items():
         reasons = [(it["skipped"], it["failed"]) for it in found["legs"].values()]
@@ -124,9 +126,10 @@ def test_every_situation_is_measured_or_says_what_is_missing(data, bench):
 @NEEDS_ROOT
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_run_leaves_no_server_of_a_slow_file_system(data, number):
-    command = [sys.executable, ROOT / "benchmark.py", "compare", "--datadir", data, "--in", "slow"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with started([*command, "--rounds", "1000"], **pipes) as process:
+    few = "import benchmark; from benchmarks import situations; situations._MANY = 0"
+    program = [sys.executable, "-c", f"{few}; benchmark.main()", "compare", "--in", "slow"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    with started([*program, "--datadir", data, "--rounds", "1000"], **pipes) as process:
         next(line for line in process.stderr if line.startswith("round 1/"))
         (server,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.send_signal(number)

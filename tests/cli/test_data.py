@@ -1,15 +1,18 @@
 """`python -m dali_storage DATA`: the choices of the reader, samples of many files, bad input."""
 
+import gzip
 import os
 import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from dali_storage import statistics
 from dali_storage.backends.files import opening, samples
 from dali_storage.cli import data, doctor, index
+from dali_storage.observing.kernel import Mounted
 from dali_storage.readers import file
 from tests.kit.bmap.files import as_nobody
 from tests.kit.containers import write_tar
@@ -84,8 +87,32 @@ def test_of_many_files_some_are_listed_and_the_choice_is_that_of_all(
     assert found["direct"].endswith(direct)
 
 
-@pytest.mark.parametrize("given", ["shards", "shards/0.tar", "numbered", "x.index"])
-def test_containers_and_indexes_are_known_by_their_content(
+@pytest.mark.parametrize(
+    ("kind", "given", "gain", "option"),
+    [
+        ("fuse.rclone", "root", "2 to 4 times", "--transfers 64"),
+        ("fuse.sshfs", "root", "2 to 4 times", "'direct': True"),
+        ("nfs4", "root", "2 to 4 times", "nothing more"),
+        ("fuse.sshfs", "0.tar", ": fewer", "s3://"),
+    ],
+)
+def test_on_a_network_file_system_no_more_is_promised_than_was_measured(
+    kind, given, gain, option, root, monkeypatch, capsys
+):
+    write_tar(root.parent / "0.tar", [("a.jpg", b"a")])
+    monkeypatch.setattr(samples, "is_local", lambda _: False)
+    monkeypatch.setattr(data, "mount_of", lambda _: Mounted(b"/", kind, "there"))
+    data.examine(str(root.parent / given))
+    found = rows(capsys)
+    assert gain in found["expect"]
+    assert option in found["worth a try"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["shards", "shards/0.tar", "shards/?.tar", "numbered", "x.index", "root", "npy", "npz"],
+)
+def test_containers_indexes_and_arrays_are_known_by_their_content(
     given, root, tmp_path, monkeypatch, capsys
 ):
     memory(monkeypatch, 1 << 30)
@@ -99,14 +126,23 @@ def test_containers_and_indexes_are_known_by_their_content(
             tmp_path / f"numbered/{name}.tar", tmp_path / f"numbered/data-0000{name}-of-00002"
         )
     assert index.main([str(root), "-o", str(tmp_path / "x.index")]) == 0
+    shutil.copy(tmp_path / "shards" / "0.tar", root / "stray.tar")
+    for name, save in (("npy", np.save), ("npz", np.savez)):
+        (tmp_path / name / "class").mkdir(parents=True)
+        save(tmp_path / name / "class" / f"0.{name}", np.zeros(3))
+        shutil.copy(tmp_path / name / "class" / f"0.{name}", tmp_path / name)
     capsys.readouterr()
-    path = str(tmp_path / given)
-    data.examine(path)
+    path, *more = map(str, sorted(tmp_path.glob(given)))
+    data.examine(path, *more)
     call, number = {
         "shards": (f"webdataset(ext=..., paths=glob.glob('{path}/*.tar'))", "2 containers, "),
         "shards/0.tar": (f"webdataset(ext=..., paths='{path}')", "1 containers, "),
+        "shards/?.tar": (f"webdataset(ext=..., paths=['{path}', ...])", "2 containers, "),
         "numbered": (f"webdataset(ext=..., paths=glob.glob('{path}/*[0-9]'))", "2 containers, "),
         "x.index": (f"file(file_root='{path}')", "12 files, "),
+        "root": (f"file(file_root='{path}')", "12 files, "),
+        "npy": (f"numpy(file_root='{path}')", "2 files, "),
+        "npz": (f"npz(members=..., file_root='{path}')", "2 files, "),
     }[given]
     found = rows(capsys)
     assert found["reader"].startswith(f"readers.{call},")
@@ -133,12 +169,18 @@ def test_objects_are_counted(server, monkeypatch, capsys):
         ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
         ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
         (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
+        (
+            "x.tar.gz",
+            "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; decomp",
+        ),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
         ("bucket/train", "[Errno 2] No such file or directory: '{}'; a URL begins with s3://, g"),
     ],
 )
 def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys):
     (root / "empty").mkdir()
+    if given == "x.tar.gz":
+        (tmp_path / given).write_bytes(gzip.compress(b"a tar"))
     path = str(tmp_path / given)
     assert doctor.main([path]) == 1
     assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
@@ -161,7 +203,7 @@ from dali_storage.cli import data
 data._PATIENCE_S = 1
 try:
     with slow.mounted(sys.argv[1], sys.argv[1], 3600.0) as place:
-        sys.exit(data.main(f"{place}/c"))
+        sys.exit(data.main([f"{place}/c"]))
 except workload.NotHereError as reason:
     sys.exit(f"not here: {reason}")
 """

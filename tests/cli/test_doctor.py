@@ -153,6 +153,7 @@ def test_help_names_the_commands_and_a_wrong_one_has_a_suggestion(capsys):
         (["--version"], 0, f"dali_storage {dali_storage.__version__}"),
         (["indx"], 2, "unknown command 'indx'; did you mean index?"),
         (["--json", "."], 2, "--json is not for DATA"),
+        (["a.tar", "."], 2, "give one directory or URL, or several containers"),
     ):
         with pytest.raises(SystemExit) as caught:
             doctor.main(given)
