@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from ...contract.stages import note, yield_turn
 from ...runtime.histogram import Times
+from ...runtime.machine import start_thread
 from ...runtime.profiling import show_name
 from ...runtime.waiting import take
 from .errors import retryable
@@ -256,7 +257,7 @@ class RequestPool:
             # A daemon: at exit Python joins all others, and this one may wait for a store.
             name = f"dali_storage:get:{len(self._threads) + len(self._twins)}"
             thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
+            start_thread(thread, "raise the limit, or give fewer requests")
             threads.append(thread)
 
     def _jobs(self, queue: _Queue) -> Iterator[tuple[Call[Any, Any], int]]:

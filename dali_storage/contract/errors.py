@@ -15,6 +15,7 @@
     │   ├── CacheNotUsed            a cache of objects that cannot be read or written
     │   ├── ManifestLinesSkipped    lines of a manifest that name no file
     │   ├── MapNotChecked           an extent map that cannot be compared with its files
+    │   ├── MemoryIsShort           batches too large for the free memory: none is read ahead
     │   ├── NotMapped               containers that are read instead of mapped
     │   ├── NotPageLocked           buffers that DALI has to copy before a GPU can read them
     │   ├── SampleReplaced          the first bad sample, replaced by another sample
@@ -113,6 +114,10 @@ class ManifestLinesSkipped(UserWarning):
 
 class MapNotChecked(UserWarning):
     """The mapped file system is not mounted, so changes to its files cannot be detected."""
+
+
+class MemoryIsShort(UserWarning):
+    """The free memory has no room for the batches of a pipeline, so none is read ahead."""
 
 
 class NotMapped(UserWarning):

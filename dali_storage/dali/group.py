@@ -182,7 +182,9 @@ class ReaderGroup:
         source = self.source(pipeline)
         _require_extended(pipeline, source)
         views = self._outputs(decoded)
-        source.start(device_id=pipeline.device_id, gate=gate, views=views)
+        depth = pipeline.prefetch_queue_depth
+        held = 1 + (depth if isinstance(depth, int) else depth["cpu_size"])
+        source.start(device_id=pipeline.device_id, gate=gate, views=views, held=held)
         names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
         hold = source.memory.hold and source.memory.hold(pipeline._pipe, pipeline.device_id)
         self._started[pipeline] = self._inputs(used), names, hold

@@ -18,6 +18,7 @@ from ..contract._types import Buffer
 from ..contract.options import Choice
 
 _SMALLEST = 64 << 10  # bytes
+_AMPLE = 8 << 30  # bytes of memory
 _GRANULE = 2 << 20  # bytes: a huge page
 
 
@@ -34,16 +35,40 @@ class Room:
     Attributes:
         limit: the most bytes, and the reason.
         depth: the most batches to read ahead.
+        memory: the bytes that the process may use; None: unknown, or not to be looked at.
+        held: how many batches DALI's queue, or the user, holds.
         largest: the bytes of the largest batch so far; 0: no size is known.
     """
 
     limit: Choice[int]
     depth: int
+    memory: int | None = None
+    held: int = 0
     largest: int = 0
 
     @property
+    def needed(self) -> int:
+        """The bytes of a batch that is read, one that is delivered, those held, and their copies.
+
+        DALI copies what leaves a pipeline undecoded.
+        """
+        return (2 + 2 * self.held) * self.largest
+
+    @property
+    def short(self) -> bool:
+        """True if the memory has no room for these: then no batch is read ahead."""
+        return self.memory is not None and self.needed > self.memory
+
+    @property
+    def first(self) -> int:
+        """The number of batches to read ahead while no size is known."""
+        return int(self.memory is None or self.memory > _AMPLE)
+
+    @property
     def ahead(self) -> int:
-        """The number of batches to read ahead; at least one, however large."""
+        """The number of batches to read ahead; at least one unless memory is `short`."""
+        if self.short:
+            return 0
         return min(self.depth, max(self.limit.value // max(self.largest, 1) - 1, 1))
 
     @property

@@ -142,7 +142,8 @@ class Lanes(Generic[Job]):
                 # this one would wait for its bell.
                 name = f"dali_storage:{self._name}:{lane}"
                 thread = threading.Thread(target=self._run, args=(lane,), name=name, daemon=True)
-                thread.start()
+                remedy = "raise the limit, or give fewer lanes: backend_options={'lanes': 1}"
+                machine.start_thread(thread, remedy)
                 # Noted once started: after a failure the next job tries again.
                 self._threads[lane] = thread
             steps: list[Callable[[], object]] = [

@@ -72,19 +72,22 @@ class Prefetcher:
         name: str = "Reader",
         most: int = _SAMPLES,
         nbytes: int | None = None,
+        held: int = 0,
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
 
-        No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`. `gate`
-        is for cooperative readers without `copying_lanes`. The threads have the `name`, numbered. A
+        No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`, and
+        none where the memory has no room beside those `held` by others. `gate` is for cooperative
+        readers without `copying_lanes`. The threads have the `name`, numbered. A
         piece of several batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading
         self._order = order
         self._depth = max(depth, reader.lanes)
-        given = None if nbytes is None else Choice(nbytes, "as given")
-        self.room = Room(given or machine.buffer_bytes(machine.cache_memory()), self._depth)
+        memory = machine.cache_memory() if nbytes is None else None
+        limit = machine.buffer_bytes(memory) if nbytes is None else Choice(nbytes, "as given")
+        self.room = Room(limit, self._depth, memory, held)
         loading.pool.room = self.room
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
@@ -131,7 +134,8 @@ class Prefetcher:
         finally:
             self.observer.answer(ready, None if batch is None else batch.nbytes)
         self._samples = batch.samples.size
-        if not known and (follower := successor(index)) != index:  # else it is the last one
+        follower = index if known or not self.room.ahead else successor(index)
+        if follower != index:  # else it is the last one
             self.read_ahead(follower, successor, asked=False)
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
         return batch
@@ -224,7 +228,7 @@ class Prefetcher:
         most = min(self._in_a_row, self._most // self._samples, nbytes)
         planned, new, at = dict[int, _Piece](), list[_Piece](), index
         known, last, pieces = self.room.largest > 0, None, 0
-        room = (self.room.ahead if known else 1) - (not asked)  # of unknown size, only one
+        room = (self.room.ahead if known else self.room.first) - (not asked)
         while at not in planned:
             piece = self._ahead.get(at)
             if piece is None:

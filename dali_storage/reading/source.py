@@ -1,6 +1,7 @@
 """The batches of one reader for one pipeline: opening and closing. No DALI here."""
 
 import os
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection
@@ -10,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..contract._types import IntArray
+from ..contract.errors import MemoryIsShort
 from ..order import OrderOptions, reader_meta
 from ..order.ordering import Remainder
 from ..order.sequence import Batches
+from .buffers import Room
 from .lanes import Gate
 from .loading import LoadedBatch, Loading
 from .opening import Opened, Opening
@@ -140,10 +143,12 @@ class BatchStream:
         device_id: int | None,
         gate: Gate | None = None,
         views: Collection[int] = (),
+        held: int = 1,
     ) -> None:
         """Open the backend, unless already open; then `batch()` may be called.
 
-        The arguments are the pipeline's; its readers share the `gate`. `views`: the numbers of the
+        The arguments are the pipeline's; its readers share the `gate`, and its queue has up to
+        `held` batches. `views`: the numbers of the
         format's outputs that nobody can write to; they may be memory of the backend, unless batches
         are page-locked.
         """
@@ -167,6 +172,7 @@ class BatchStream:
             observer=self.observer,
             name=self._name,
             nbytes=self.opening.buffer_bytes,
+            held=held,
         )
         # In place of the reader's `close()`: the lanes must end before the reader is closed.
         self._close_when_collected(self._prefetcher.close)
@@ -194,7 +200,10 @@ class BatchStream:
             self.recent.popleft()
         try:
             # The position stays: if another source fails, DALI drops this batch and needs it again.
-            return self._prefetcher.get(self.position.next, self.position.successor)
+            batch = self._prefetcher.get(self.position.next, self.position.successor)
+            if self._prefetcher.room.short and self.recent.maxlen:
+                self._save_memory(self._prefetcher.room)
+            return batch
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"
             raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None
@@ -238,6 +247,14 @@ class BatchStream:
 
     def __repr__(self) -> str:
         return f"dali_storage.readers.{self.fmt.operator}(name={self._name!r})"
+
+    def _save_memory(self, room: Room) -> None:
+        """Keep no batch that was delivered, and say so."""
+        self.recent = deque(maxlen=0)
+        what = f"{self}: batches of {room.largest:,} bytes, the next ones and those in DALI's queue"
+        short = f"may need {room.needed:,} bytes, and {room.memory:,} are free: none is read ahead"
+        remedy = "give a smaller batch_size or prefetch_queue_depth of the pipeline"
+        warnings.warn(f"{what}, {short}; {remedy}", MemoryIsShort, stacklevel=4)
 
     def _refuse_ended(self) -> None:
         if self.ended:

@@ -8,6 +8,8 @@ import functools
 import math
 import os
 import re
+import resource
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +67,25 @@ def cache_memory(root: Path = Path("/")) -> int | None:
                     cached = max(sum(stat.get(name, 0) for name in names) for names in _CACHED)
                     free.append(max(limit - max(used - cached, 0), 0))
     return min(free)
+
+
+def start_thread(thread: threading.Thread, remedy: str, root: Path = Path("/")) -> None:
+    """Start a thread; without one, raise RuntimeError with the limits that there are and a remedy.
+
+    `root` as of `quota()`.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        known = [f"RLIMIT_NPROC (ulimit -u) is {most:,}"] if most >= 0 else []
+        with suppress(OSError, ValueError, IndexError):
+            for group in _groups(root, "pids"):
+                with suppress(OSError, ValueError):  # "max" is no number
+                    known.append(
+                        f"{group / 'pids.max'} is {int((group / 'pids.max').read_text()):,}"
+                    )
+        raise RuntimeError(f"{error}: {' and '.join(known) or 'no memory'}; {remedy}") from None
 
 
 def copying_lanes(count: int) -> Choice[int]:

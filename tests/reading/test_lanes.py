@@ -1,5 +1,6 @@
 """Lanes and turns: how many threads work at once, in which order jobs begin, and their end."""
 
+import resource
 import threading
 from contextlib import contextmanager
 
@@ -196,6 +197,8 @@ def test_a_thread_that_cannot_be_started_is_an_error_only_if_no_lane_works(turns
             gates.wait_for_end(2)
     with monkeypatch.context() as patch, lanes(2, turns, jobs=0) as (gates, running):
         patch.setattr(threading.Thread, "start", refuse_thread)
-        with pytest.raises(RuntimeError, match="start new thread"):
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (7, 9))
+        what = r"start new thread: RLIMIT_NPROC \(ulimit -u\) is 7.*; raise the limit, or .* lanes"
+        with pytest.raises(RuntimeError, match=what):
             running.submit(0)
     assert gates.begun == []

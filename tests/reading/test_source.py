@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import threading
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -12,12 +13,14 @@ import pytest
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import MemoryIsShort
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
 from dali_storage.observing.observer import observed
 from dali_storage.reading import prefetch
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
+from dali_storage.runtime import machine
 from dali_storage.saving import positions
 from tests.kit.interrupts import interrupted
 from tests.kit.process import SECONDS, lanes, status_of_fork, wait_until, without_collector
@@ -213,6 +216,22 @@ def test_a_closed_source_reads_no_more(opener, batches):
     del source
     gc.collect()
     assert opener.closed == 1
+
+
+def test_where_memory_is_short_one_batch_is_read_at_a_time_with_a_warning(opener, monkeypatch):
+    monkeypatch.setattr(machine, "cache_memory", lambda: 8 * 16 * 3)
+    source = opener.make()
+    source.opening = replace(source.opening, depth=4)
+    source.start(device_id=None, held=3)
+    with pytest.warns(
+        MemoryIsShort, match="are free: none is read ahead; give a smaller batch_size"
+    ):
+        assert take(source, 1) == in_list_order(0)
+    source.recent.append("an output")
+    assert take(source, 5) == in_list_order(*range(1, 6))  # without another warning
+    assert [*source.recent] == []
+    assert opener.readers[0].read_batches == in_list_order(*range(6))
+    assert opener.readers[0].most_at_once == 1
 
 
 @pytest.mark.parametrize("queued", [False, True])

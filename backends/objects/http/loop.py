@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from ....runtime.machine import start_thread
 from ....runtime.profiling import show_name
 
 _CLOSING = 3.0  # seconds
@@ -43,7 +44,7 @@ class LoopThread:
                 loop.set_exception_handler(self._fail)
                 thread = threading.Thread(target=self._work, args=[loop], name=name, daemon=True)
                 try:
-                    thread.start()
+                    start_thread(thread, "raise the limit")
                 except RuntimeError:
                     loop.close()
                     raise
