@@ -45,8 +45,9 @@ CASES = {
     ONCE + " but with other sizes and bytes | changed: a/04.jpg": {"new": b"other!"},
     f"""{ONCE} but with other sizes and bytes
         its size has changed: a/04.jpg | changed: a/04.jpg""": {"new": b"longer!"},
-    f"""{PARTLY} 29 of 30 samples, 1 missing | missing: none of today's names
-        the names or labels of the data set have changed: 30 samples then, 29 now""": {"new": None},
+    f"""{PARTLY} 29 of 30 samples, 1 missing
+        missing: a sample that is no longer in the data set
+        the names of the data set have changed: 30 samples then, 29 now""": {"new": None},
 }
 
 

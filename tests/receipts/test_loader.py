@@ -66,7 +66,7 @@ def given_by(loader, batches):
 
 
 def want(pictures, labels):
-    return sums([(str(pictures[it]), pictures[it].read_bytes()) for it in labels], "bytes")
+    return sums([(pictures[it].name, pictures[it].read_bytes()) for it in labels], "bytes")
 
 
 @pytest.mark.parametrize("last_batch", ["partial", "drop", "pad"])

@@ -26,7 +26,7 @@ def pipeline(rank=0, world=1, batches=2, **arguments):
 
 @pytest.fixture
 def one():
-    return readers.receipt(pipeline(0, 2), "R")
+    return readers.receipt(pipeline(0, 2), "R") | {"run": {"SLURM_JOB_ID": "7"}}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,11 @@ def one():
         ({"dataset": 5}, "different data sets .* and 5"),
         ({"epoch": 1}, "different epochs .* epoch is 0 and 1"),
         ({"source": "a"}, "different sources"),
-        ({}, "of each rank must be given once"),
-        ({"version": 2}, "not a receipt: version 2, but this release reads version 1"),
+        ({"shard": [0, 2]}, "the receipt of rank 0 of 2 is given twice"),
+        ({"shard": [1, 3]}, "receipts of 2 and of 3 ranks"),
+        ({"shard": [2, 2]}, r"damaged: shard is \[2, 2\]"),
+        ({"run": {"SLURM_JOB_ID": "8"}}, "ranks 0 and 1 are of different .* is '7' and '8'; if"),
+        ({"version": 1}, "not a receipt: version 1, but this release reads version 2: make it"),
         ({"sum": "zz"}, "not a receipt: it is damaged: its table has another count or sum"),
         ({"table": "AAAA"}, "damaged: Error -3"),
         ({"count": -1}, "damaged"),
@@ -46,9 +49,11 @@ def one():
 )
 def test_receipts_that_do_not_belong_together(changes, message, one):
     with pytest.raises(ValueError, match=message):
-        receipts.combine(one, one | changes)
+        receipts.combine(one, one | {"shard": [1, 2]} | changes)
     with pytest.raises(ValueError, match="not a receipt, but None"):
         receipts.combine(None)
+    with pytest.raises(ValueError, match="ranks 0, 2 of 3 gave no receipt"):
+        receipts.combine(one | {"shard": [1, 3]})
 
 
 def test_states_that_do_not_belong_together():
