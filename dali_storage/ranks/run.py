@@ -9,7 +9,8 @@ from typing import Any
 USER = "DALI_STORAGE_RUN"
 _TORCH, _SLURM = "torch.distributed", "SLURM_JOB_ID"
 _SET = "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"  # by torchrun, by mpirun
-_ORDER = USER, _TORCH, _SET[0], _SLURM, _SET[1], "process"
+_BEST = USER, _TORCH, _SET[0], _SLURM, _SET[1], "process"
+_BEFORE = "resumed "
 
 
 def run_of(world: int) -> dict[str, str]:
@@ -35,9 +36,18 @@ def run_of(world: int) -> dict[str, str]:
     return found if found or world > 1 else {"process": _PROCESS}
 
 
+def before(run: Mapping[str, str]) -> dict[str, str]:
+    """Return what tells a run from others that goes on with a state of `run`.
+
+    Apart from its own numbers: one rank may know these, and another may not, as without its group.
+    """
+    return {_BEFORE + it: run[it] for it in _BEST if it in run} or dict(run)
+
+
 def different(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Say how two runs differ, by the best source that both have; "" if they may be one."""
-    best = next((it for it in _ORDER if it in one and it in other), None)
+    known = *_BEST, *(_BEFORE + it for it in _BEST)
+    best = next((it for it in known if it in one and it in other), None)
     if best is None or one[best] == other[best]:
         return ""
     return f"{best} is {one[best]!r} and {other[best]!r}"

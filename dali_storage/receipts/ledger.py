@@ -13,7 +13,7 @@ from ..bad_samples.arguments import bad_sample_options
 from ..contract._types import IntArray
 from ..order.sampling.dealing import StreamOrder
 from ..order.shards import Shards, rounds
-from ..ranks.run import run_of
+from ..ranks.run import before, run_of
 from ..reading.loading import LoadedBatch
 from ..reading.source import BatchStream
 from .hashing import HashedLoading, xxh3
@@ -121,7 +121,7 @@ class Ledger:
         tables, latest, _ = self._known(stream)
         what = f"{stream}: the state has no receipt of such a reader"
         found = [(it, table_of(it, what, "resume without receipt=")) for it in saved or ()]
-        self._run = {name: it for each, _ in found for name, it in each["run"].items()}
+        self._run = before({name: it for each, _ in found for name, it in each["run"].items()})
         for each, table in sorted(found, key=lambda it: it[0]["epoch"], reverse=True):
             if each["mode"] != self._mode:
                 what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"

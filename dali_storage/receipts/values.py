@@ -134,12 +134,12 @@ def join(*states: Mapping[str, Any]) -> dict[str, Any]:
             `combine()`.
     """
     parts, newest = dict[tuple[Any, int], list[Receipt]](), dict[Any, int]()
-    behind = min(states, key=lambda it: (it["epoch"], it["given"]), default={})
+    if not all(it.get("receipt") is not None and "given" in it for it in states) or not states:
+        raise ValueError("a state has no receipt: create the reader with receipt=")
+    behind = min(states, key=lambda it: (it["epoch"], it["given"]))
     found = re.search(r"(?:epoch_size|one of) (\d+)", behind.get("stream", ""))  # of a stream
-    size = int(found[1]) if found else behind.get("samples", 0)
+    size = int(found[1]) if found else behind["samples"]
     for state in states:
-        if state.get("receipt") is None:
-            raise ValueError("a state has no receipt: create the reader with receipt=")
         # Of no share is more than one sample left.
         is_last = 0 < size - behind["given"] < len(states)
         ahead = is_last and (state["epoch"], state["given"]) == (behind["epoch"] + 1, 0)

@@ -60,8 +60,9 @@ def test_states_that_do_not_belong_together():
     first, other = (readers.state(pipeline(0, 2, batches), "R") for batches in (1, 2))
     with pytest.raises(ValueError, match="not of one position: given is 6 and 12"):
         receipts.join(first, other)
-    with pytest.raises(ValueError, match="a state has no receipt"):
-        receipts.join({**first, "receipt": None})
+    for states in ([], [{}], [{**first, "receipt": None}]):
+        with pytest.raises(ValueError, match="a state has no receipt"):
+            receipts.join(*states)
 
 
 def test_a_state_whose_receipt_does_not_fit_is_refused():
@@ -74,6 +75,9 @@ def test_a_state_whose_receipt_does_not_fit_is_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             pipeline(rank, world, resume=state, **options)
+    old = state | {"receipt": [state["receipt"][0] | {"version": 1}]}
+    with pytest.raises(ValueError, match="this release reads version 2: resume without receipt="):
+        pipeline(0, 2, resume=old)
     without = readers.state(pipeline(receipt=None), "R")
     assert "receipt" not in without
     with pytest.raises(ValueError, match="the state has no receipt of the samples before"):
@@ -81,6 +85,21 @@ def test_a_state_whose_receipt_does_not_fit_is_refused():
     pipeline(receipt=None, resume=state)
     at_the_start = readers.state(pipeline(batches=7, receipt=None), "R")
     assert readers.receipt(pipeline(resume=at_the_start), "R")["count"] == 6
+
+
+def test_a_receipt_of_yesterday_completes_no_epoch(monkeypatch):
+    days = []
+    for day in "12":
+        monkeypatch.setenv("DALI_STORAGE_RUN", day)
+        states = [readers.state(pipeline(rank, 2), "R") for rank in range(2)]
+        monkeypatch.delenv("DALI_STORAGE_RUN")
+        ranks = [pipeline(rank, 2, 5, resume=states[rank]) for rank in range(2)]
+        days.append([readers.receipt(it, "R", 0) for it in ranks])
+    assert [receipts.combine(*it)["count"] for it in days] == [20, 20]
+    with pytest.raises(
+        ValueError, match=r"ranks 0 and 1 .* resumed DALI_STORAGE_RUN is '1' and '2'; if"
+    ):
+        receipts.combine(days[0][0], days[1][1])
 
 
 def test_each_rank_may_have_the_state_of_its_own():
