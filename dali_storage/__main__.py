@@ -2,10 +2,14 @@
 
 import sys
 
-from .cli import check, doctor, index, prove, receipt, replay
-
 if __name__ == "__main__":
-    commands = {"check": check.main, "index": index.main, "prove": prove.main}
-    commands |= {"receipt": receipt.main, "replay": replay.main}
-    command = commands.get("".join(sys.argv[1:2]))
-    sys.exit(command(sys.argv[2:]) if command else doctor.main())
+    try:
+        from .cli import check, doctor, index, prove, receipt, replay
+
+        commands = {"check": check.main, "index": index.main, "prove": prove.main}
+        commands |= {"receipt": receipt.main, "replay": replay.main}
+        command = commands.get("".join(sys.argv[1:2]))
+        sys.exit(command(sys.argv[2:]) if command else doctor.main())
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -26,6 +26,7 @@ from ..contract.format import Format, Wanted
 from ..contract.objects import full_path, scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
+from ..order.ordering import Ordering
 from ..order.sampling.permutation import hashed
 from ..reading.loading import LoadedBatch, Loading
 from ..reading.opening import Members
@@ -55,7 +56,7 @@ class OnError:
         most: the greatest number of bad samples. None: 10, or 0.1 % if this is more.
         record: the path of a file, which gets a line of JSON for each bad sample; "": no file.
         seed: the seed of the choice, the same on all ranks.
-        kind: makes the `Substituting` that reads; None: itself.
+        kind: makes the `Substituting` that reads, also given the ordering; None: itself.
     """
 
     replace: bool = False
@@ -65,14 +66,15 @@ class OnError:
     seed: int = 0
     kind: Callable[..., "Substituting"] | None = None
 
-    def loading(self, catalog: Catalog, members: Members | None) -> Callable[..., Loading]:
+    def loading(self, catalog: Catalog, ordering: Ordering) -> Callable[..., Loading]:
         """See `Handling`.
 
         Raises:
             OSError: the record cannot be written.
         """
         kind = Replacement if self.replace else Checked
-        return partial(self.kind or Substituting, kind(catalog, self, members))
+        made = Substituting if self.kind is None else partial(self.kind, ordering)
+        return partial(made, kind(catalog, self, ordering.members))
 
 
 class Checked(Substitute):

@@ -14,9 +14,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("paths", metavar="PATH", nargs="*", help="a directory, URL or index; or tar files")
     add("--reader", metavar="NAME", help="of `readers`; default: file, or webdataset for *.tar")
+    add_argument(parser)
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option for arguments of the reader."""
     text = "of the reader, such as ext=jpg; VALUE is JSON or text"
     several: Any = {"nargs": "+", "action": "extend", "default": [], "metavar": "KEY=VALUE"}
-    add("--argument", type=key_and_value, **several, help=text)
+    parser.add_argument("--argument", type=key_and_value, **several, help=text)
 
 
 def loaded(path: str) -> Any:
@@ -38,7 +43,7 @@ def described(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:
-    """Return how to open a reader.
+    """Return how to open a reader. No sample depends on the `features` of tfrecord: they may lack.
 
     Raises:
         ValueError, TypeError: there is no such reader, or an argument is wrong.
@@ -48,5 +53,12 @@ def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:
 
     if not hasattr(getattr(readers, reader, None), "spec"):
         raise ValueError(f"readers has no {reader!r}")
+    if "tfrecord" in (reader, arguments.get("reader")):
+        from nvidia.dali import tfrecord
+
+        features = {"features": {"any": tfrecord.VarLenFeature(tfrecord.int64, 0)}}
+        if reader != "tfrecord":  # but mix
+            features = {"format_options": arguments.get("format_options", {}) | features}
+        arguments = arguments | features
     opening: Opening = spec_of(getattr(readers, reader)).prepare(**arguments).opening
     return opening

@@ -1,8 +1,10 @@
 """`python -m dali_storage receipt PATH -o FILE`: the receipt of a data set.
 
 `receipt compare FILE EPOCH` compares it with the receipt of an epoch, or with a JSON list of the
-receipts of all ranks. FILE has JSON: the receipt, the reader and its arguments, and the sizes of
-the samples. The exit status is 0 if the epoch is complete, 1 if not, 2 if there is no result.
+receipts of all ranks. FILE has JSON: the receipt, the reader and its arguments, the number of
+samples that share their names, and the sizes of the samples in the order of the keys' hashes. The
+names in the verdict are those of the data set of today, at the same place or at `--root`. The exit
+status is 0 if the epoch is complete, 1 if not, 2 if there is no result.
 """
 
 import argparse
@@ -10,7 +12,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -27,12 +29,23 @@ from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
 from ..receipts.dataset import compare, suspects
-from ..receipts.hashing import rows_of
-from ..receipts.values import COLUMNS, ROWS, Words, combine, packed, receipt_of, table_of, unpacked
+from ..receipts.hashing import Hashes
+from ..receipts.values import (
+    COLUMNS,
+    ROWS,
+    Receipt,
+    Words,
+    combine,
+    packed,
+    receipt_of,
+    table_of,
+    unpacked,
+)
 from ..runtime.machine import processors
 from . import reader_options
 
-_SHOWN = 5  # names of a group
+_SHOWN = 20  # most names of a group, which are shown all or not at all
+_NAMES = [0, 2]  # columns of a table
 _BATCH = 64
 
 
@@ -46,6 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if comparing:
         parser.add_argument("dataset", metavar="FILE", help="written by `receipt`")
         parser.add_argument("epoch", metavar="EPOCH", help="JSON of one receipt, or of all ranks'")
+        text = "where the data set is now, if it was moved"
+        parser.add_argument(
+            "--root", metavar="PATH", nargs="+", dest="paths", default=[], help=text
+        )
+        reader_options.add_argument(parser)
     else:
         reader_options.add_options(parser)
         text = "the receipt to write, in JSON"
@@ -64,24 +82,31 @@ def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
     made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
     with replacing(given.output) as file:
-        catalog, reader, _ = reader_options.opening_of(**made).open()
-        table, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Any]()
+        catalog, reader, ordering = reader_options.opening_of(**made).open()
         with reader:
-            for rows, its in _rows(catalog, reader, given.bytes):
-                np.add.at(table, rows[:, 2] % np.uint64(ROWS), rows)
-                sizes.append(its)
+            if getattr(ordering, "mixture", None) is not None:
+                what = "a mixture has receipts of its sources or classes"
+                raise ValueError(f"{what}: make that of the files of one of them")
+            hashes = Hashes(catalog, ordering)
+            table, keys, sizes = _hashed(catalog, reader, hashes, given.bytes)
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
-        receipt = receipt_of(table, mode=mode, **dataset, shard=None)
-        made |= {"receipt": receipt, "sizes": packed(of_all := np.concatenate(sizes))}
+        receipt = receipt_of(table, mode=mode, **dataset, shard=None, run={})
+        counts = np.unique(keys, return_counts=True)[1]
+        made |= {"receipt": receipt, "alike": int(counts[counts > 1].sum())}
+        made |= {"sizes": packed(sizes[np.argsort(keys, kind="stable")])}
         file.write(json.dumps(made, indent=1).encode())
-    what = f"{receipt['count']:,} samples, {int(of_all.sum()):,} bytes"
+    what = f"{receipt['count']:,} samples, {int(sizes.sum()):,} bytes"
     console.print_result(f"{given.output!r}: {what}, {mode}: {receipt['sum']}")
+    if made["alike"]:
+        what = f"{made['alike']:,} samples share their names, so that they are not told apart"
+        print(f"warning: {what}: list each file once", file=sys.stderr)
     return 0
 
 
 def _compare(given: argparse.Namespace) -> int:
     made, epoch = (reader_options.loaded(it) for it in (given.dataset, given.epoch))
-    if not isinstance(made, dict) or made.keys() != {"reader", "arguments", "receipt", "sizes"}:
+    keys = {"reader", "arguments", "receipt", "sizes"}
+    if not isinstance(made, dict) or made.keys() - {"alike"} != keys:
         what = "is not the receipt of a data set; make one by `python -m dali_storage receipt`"
         raise ValueError(f"{given.dataset!r} {what}")
     then = unpacked(made["sizes"], repr(given.dataset)).view(np.int64)
@@ -89,55 +114,94 @@ def _compare(given: argparse.Namespace) -> int:
     for path, each in [(given.dataset, made["receipt"]), *((given.epoch, it) for it in ranks)]:
         table_of(each, f"{path!r}: not a receipt")  # for an error with the path
     epoch = combine(*ranks)
-    complete, verdict = compare(made["receipt"], epoch)
+    complete, verdict = compare(made["receipt"], epoch, made.get("alike", 0))
     console.print_result(verdict)
+    if len(ranks) > 1 and not set.intersection(*({*it["run"]} for it in ranks)):
+        what = "nothing shows that these receipts are of one run"
+        print(f"note: {what}; for that, set DALI_STORAGE_RUN on all ranks", file=sys.stderr)
     if complete:
         return 0
-    catalog, reader, _ = reader_options.opening_of(made["reader"], made["arguments"]).open()
-    with reader:
-        found = zip(*_rows(catalog, reader), strict=True)
-        rows, now = (np.concatenate(it) for it in found)
-    size = made["receipt"]["count"]
-    if made["receipt"]["dataset"] != catalog.checksum():
-        what = f"{size:,} samples then, {catalog.delivered:,} now"
-        console.print_result(f"the names or labels of the data set have changed: {what}")
-    if then.size == now.size:
-        for sample in np.unique(np.flatnonzero(then != now) // catalog.pieces).tolist():
-            console.print_result(f"its size has changed: {_shown(catalog, sample)}")
-    for kind, samples in suspects(made["receipt"], epoch, rows[:, 2]):
-        some = ", ".join(_shown(catalog, it) for it in samples[:_SHOWN].tolist())
-        some = some or "none of today's names"
-        among = f", among {samples.size:,} names" * (samples.size > 1)
-        console.print_result(f"{kind}{among}: {some}{', ...' * (samples.size > _SHOWN)}")
+    _name(given, made, then, epoch)
     return 1
 
 
-def _rows(
-    catalog: Catalog, reader: Reader, of_bytes: bool = False
-) -> Iterator[tuple[Words, IntArray]]:
-    """Go through all samples of an open reader: `rows_of()`, and the sizes of the pieces."""
+def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch: Receipt) -> None:
+    """Print the samples that are missing, too many or changed."""
+    given.reader = made["reader"]
+    arguments = made["arguments"] | reader_options.described(given)["arguments"]
+    try:
+        catalog, reader, ordering = reader_options.opening_of(made["reader"], arguments).open()
+        with reader:
+            hashes = Hashes(catalog, ordering)
+            today, keys, sizes = _hashed(catalog, reader, hashes, False, missing=True)
+    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
+        console.print_result(f"names need the data set; if it was moved, give --root: {error}")
+        return
+    here = made["receipt"]
+    if (table_of(here) != today)[:, _NAMES].any():
+        what = f"{here['count']:,} samples then, {catalog.delivered:,} now"
+        console.print_result(f"the names of the data set have changed: {what}")
+    elif then.size == sizes.size:
+        order = np.argsort(keys, kind="stable")
+        differ = (then.reshape(sizes.shape) != sizes[order]).any(axis=1)
+        for sample in np.sort(order[differ]).tolist():
+            what = "it is missing" if (sizes[sample] < 0).any() else "its size has changed"
+            console.print_result(f"{what}: {_shown(catalog, sample)}")
+    for kind, found in suspects(here, epoch, today, keys):
+        if isinstance(found, str):
+            console.print_result(f"{kind}: {found}")
+        elif found.size > _SHOWN:
+            console.print_result(f"{kind}: some of a group of {found.size:,} samples")
+        else:
+            among = f", among {found.size:,} names" * (found.size > 1)
+            some = ", ".join(_shown(catalog, it) for it in found.tolist())
+            console.print_result(f"{kind}{among}: {some}")
+
+
+def _hashed(
+    catalog: Catalog, reader: Reader, hashes: Hashes, of_bytes: bool, missing: bool = False
+) -> tuple[Words, Words, IntArray]:
+    """Go through the n samples of an open reader.
+
+    Returns:
+        The table of a receipt; the halves of the keys' hashes, uint64[n]; and the sizes of the
+        pieces, int64[n, pieces]. With `missing`, a missing file has the size -1.
+    """
     own, lanes, ranges = threading.local(), count(), catalog.ranges
+
+    def sizes_of(pieces: IntArray) -> Any:
+        try:
+            return reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
+        except FileNotFoundError:
+            if not missing:
+                raise
+            one = pieces.size == 1
+            return [-1] if one else np.concatenate([sizes_of(it) for it in pieces[:, None]])
 
     def work(start: int) -> tuple[Words, IntArray]:
         samples = np.arange(start, min(start + _BATCH, catalog.delivered))
         pieces = catalog.pieces_of(samples)
         if not of_bytes:
-            sizes: Any = reader.sizes(pieces, own.lane) if ranges is None else ranges.sizes[pieces]
-            return rows_of(catalog, samples, sizes, None), sizes
+            sizes = np.asarray(sizes_of(pieces), np.int64)
+            return hashes.rows(samples, sizes, None), sizes
         batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
-        return rows_of(catalog, samples, views.sizes, views.slices()), views.sizes
+        return hashes.rows(samples, views.sizes, views.slices()), views.sizes
 
+    table, keys, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Words](), list[IntArray]()
     jobs = min(processors(), reader.lanes)
     pool = ThreadPoolExecutor(jobs, initializer=lambda: setattr(own, "lane", next(lanes)))
     with console.bar("hashing", catalog.delivered) as tick, pool:
         try:
             starts = range(0, catalog.delivered, _BATCH)
-            for start, found in zip(starts, pool.map(work, starts), strict=True):
-                yield found
+            for start, (rows, its) in zip(starts, pool.map(work, starts), strict=True):
+                np.add.at(table, rows[:, 2] % np.uint64(ROWS), rows)
+                keys.append(rows[:, 2].copy())
+                sizes.append(its)
                 tick(start)
         finally:
             pool.shutdown(cancel_futures=True)
+    return table, np.concatenate(keys), np.concatenate(sizes).reshape(-1, catalog.pieces)
 
 
 def _shown(catalog: Catalog, sample: int) -> str:

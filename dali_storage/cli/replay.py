@@ -3,7 +3,8 @@
 STATE is JSON of `readers.state()`, taken at any time of the run. PATH, or --reader and --argument,
 name the samples, and any order other than DALI's, as in the run. Each line has the step, the rank,
 and the number and the name of a sample, before bad ones are replaced. With `--name NAME`, the lines
-are of this file, at the steps after STATE, in two epochs.
+are of this file, in the last two epochs before STATE. STATE knows the steps before. With
+`--forecast`, the steps after STATE are those of a run that goes on with as many ranks.
 """
 
 import argparse
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted.add_argument("--step", type=int, metavar="N", help="batches of each rank before it")
     wanted.add_argument("--name", metavar="NAME", help="of a file, as it is printed")
     parser.add_argument("--rank", type=int, metavar="R", help="default: all ranks")
+    text = "steps after STATE, if the run goes on with the same ranks and batches"
+    parser.add_argument("--forecast", action="store_true", help=text)
     given = parser.parse_args(arguments)
     try:
         _print(given)
@@ -44,17 +47,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print(given: argparse.Namespace) -> None:
     run, catalog = _run(given)
-    steps, numbers = range(run.step, run.step + _EPOCHS * run.rounds), None
+    steps, numbers = _steps(run, given), None
     if given.name is not None:
         numbers = _samples(catalog, os.fsencode(given.name))
-    elif (steps := range(given.step, given.step + 1)).start < 0:
-        raise ValueError(f"--step must be at least 0, not {given.step}")
+    if steps.stop > run.step:
+        print(f"a forecast, if {run.ranks(run.step)} ranks go on", file=sys.stderr)
     for step in steps:
         every = range(run.ranks(step))
-        if given.rank not in (None, *every):
+        if given.rank not in (None, *every) and given.name is None:
             what = f"step {step} has the ranks 0 to {len(every) - 1}, not {given.rank}"
             raise ValueError(f"--rank: {what}")
-        for rank in every if given.rank is None else [given.rank]:
+        for rank in every if given.rank is None else {given.rank} & {*every}:
             batch = run.batch(step, rank)
             if numbers is not None:
                 batch = np.unique(batch[np.isin(batch, numbers)])  # without padding
@@ -62,6 +65,19 @@ def _print(given: argparse.Namespace) -> None:
                 piece = sample * catalog.pieces
                 line = f"{step}  {rank}  {sample}  {os.fsdecode(catalog.name(piece))}"
                 console.print_result(f"{line}  {catalog.where(piece)}".rstrip())
+
+
+def _steps(run: Run, given: argparse.Namespace) -> range:
+    """Return the steps to print."""
+    if given.name is not None:
+        first, most = run.step, _EPOCHS * run.rounds
+        return range(first, first + most) if given.forecast else range(max(0, first - most), first)
+    if given.step < 0:
+        raise ValueError(f"--step must be at least 0, not {given.step}")
+    if given.step >= run.step and not given.forecast:
+        what = f"--step {given.step} is after the state, which was saved before step {run.step}"
+        raise ValueError(f"{what}: give a later state; or --forecast, for the same number of ranks")
+    return range(given.step, given.step + 1)
 
 
 def _run(given: argparse.Namespace) -> tuple[Run, Catalog]:

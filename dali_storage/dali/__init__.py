@@ -264,7 +264,7 @@ def receipt(
         source: the name or label of a source of a mixture.
 
     Returns:
-        A dict of plain types for `receipts.combine()`, 4 KB of JSON; among others `epoch`, the
+        A dict of plain types for `receipts.combine()`, 12 KB of JSON; among others `epoch`, the
         `count` of samples without padding, and `sum`, 128 bits in hexadecimal. Batches count as for
         `state()`.
 

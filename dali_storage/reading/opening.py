@@ -32,7 +32,7 @@ class Handling(Protocol):
     def replace(self) -> bool:
         """True if another sample is delivered in place of a bad one."""
 
-    def loading(self, catalog: Catalog, members: Members) -> Callable[..., Loading]:
+    def loading(self, catalog: Catalog, ordering: Ordering) -> Callable[..., Loading]:
         """Return the subclass of `Loading` that handles the bad samples of a catalog."""
 
 

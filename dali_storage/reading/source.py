@@ -161,7 +161,7 @@ class BatchStream:
             reader.without_views(f"{self}: {why}")
             views = ()
         on_error = self.opening.on_error
-        kind = Loading if on_error is None else on_error.loading(catalog, ordering.members)
+        kind = Loading if on_error is None else on_error.loading(catalog, ordering)
         loading = kind(catalog, reader, self.fmt, self.memory.buffers, views)
         self.substitute = loading.substitute
         self._prefetcher = Prefetcher(

@@ -1,13 +1,21 @@
 """Hashes of samples: XXH3-128 of name, place and size and, with "bytes", of the bytes.
 
+The *name* of a file is its path below the directory that all files of its source have in common: of
+the source of a mixture, otherwise of the catalog. So all paths that differ have different names,
+and the same files have the same names at any mount point, and in a list as below a root. A single
+file, and all files of one directory, have the last part of their paths. Parts such as "." and an
+empty one are left out, but a link stays as it is.
+
 The *key* of a sample has, for each of its pieces, its name, a zero byte and its start in the file.
 The hash of a sample is that of its key, followed by the size of each piece and, with "bytes", the
 hash of the piece's bytes. Numbers are little-endian, of 64 bits, and hashes in xxhash's canonical
-form. A name has the file and its directory, or only the file if it is a container. So names are the
-same wherever the data set is mounted.
+form. Labels are apart, because lists without labels have the numbers of the samples instead: the
+high half of the key's hash is multiplied by 2 * label + 1, modulo 2**64.
 """
 
 import importlib
+import os
+import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
@@ -18,12 +26,14 @@ from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.format import Format, Wanted
+from ..contract.objects import scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
+from ..order.ordering import Ordering
 from ..reading.loading import LoadedBatch
 from .values import COLUMNS, Words
 
-_NO_START = bytes(1 + 8)
+_PART = 1 << 16  # names that are Python objects at the same time
 
 
 def xxh3() -> Any:
@@ -35,31 +45,76 @@ def xxh3() -> Any:
         raise BackendUnavailable(what, "pip install 'dali-storage[receipts]'") from None
 
 
-def rows_of(
-    catalog: Catalog, samples: IntArray, sizes: IntArray, pieces: Sequence[Any] | None
-) -> Words:
-    """Return what is added up of n delivered samples: uint64[n, 5].
+class Hashes:
+    """Hashes the samples of a catalog; used by all lanes."""
 
-    One, zero (for a replaced sample, one), half of the hash of the key, and both halves of the
-    sample's hash, low half first. `sizes`: int64[n * pieces]; `pieces`: their bytes, if hashed.
-    """
-    digest, its = xxh3(), catalog.pieces_of(samples)
-    names, ends = catalog.file_names(catalog.files(its)), _words(sizes)
-    if catalog.ranges is None:
-        keys = [it[it.rfind(b"/", 0, it.rfind(b"/")) + 1 :] + _NO_START for it in names]
-    else:
-        starts = zip(names, _words(catalog.starts(its)), strict=True)
-        keys = [name[name.rfind(b"/") + 1 :] + b"\0" + start for name, start in starts]
-    if pieces is not None:
-        ends = [size + digest(it) for size, it in zip(ends, pieces, strict=True)]
-    if (step := catalog.pieces) > 1:
-        firsts = range(0, len(keys), step)
-        keys, ends = ([b"".join(it[at : at + step]) for at in firsts] for it in (keys, ends))
-    found = b"".join([*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))])
-    words = np.frombuffer(found, ">u8").astype(np.uint64).reshape(2, -1, 2)
-    rows = np.zeros((samples.size, COLUMNS), np.uint64)
-    rows[:, 0], rows[:, 2], rows[:, 3:] = 1, words[0, :, 1], words[1, :, ::-1]
-    return rows
+    def __init__(self, catalog: Catalog, ordering: Ordering) -> None:
+        """Look once for what the paths of each source have in common."""
+        mixture = getattr(ordering, "mixture", None)
+        self._catalog, self._digest = catalog, xxh3()
+        self._source_of = np.zeros_like if mixture is None else mixture.sources_of
+        names, absolute = catalog.names, np.frombuffer(catalog.names, np.uint8)
+        absolute = absolute[catalog.offsets[:-1]] == ord("/")
+        is_url = scheme(catalog.root) or scheme(catalog.file_name(0))
+        odd = absolute.any() != absolute.all() or any(
+            re.search(it, names) for it in (b"//", rb"\./")
+        )
+        self._odd = odd and not is_url
+        sources = self._source_of(every := np.arange(catalog.delivered))
+        order = np.argsort(sources, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(sources[order])) + 1)
+        self._cuts = np.zeros(int(sources.max(initial=0)) + 1, np.int64)
+        # None: there are no labels, or those of readers.mix, or of classes, are not the data set's.
+        given = catalog.labels if "joint" not in catalog.sidecar else catalog.labels[:0]
+        if mixture is not None and not isinstance(mixture.names[0], str):
+            given = given[:0]
+        self._labels = np.zeros(every.size if given.size else 0, np.int64)
+        for group in groups:
+            self._cuts[sources[group[0]]] = self._above(group)
+            labels = given[group] if given.size else given
+            # A list without labels has the numbers of its samples, some of which may be excluded.
+            if labels.size == 1 or (np.diff(labels) <= 0).any():
+                self._labels[group] = 2 * labels.astype(np.int64) + 1
+
+    def rows(self, samples: IntArray, sizes: IntArray, pieces: Sequence[Any] | None) -> Words:
+        """Return what is added up of n delivered samples: uint64[n, 6].
+
+        One, zero (for a replaced sample, one), the low half of the hash of the key, both halves of
+        the sample's hash, low half first, and the product of the label, or 0 without labels.
+        `sizes`: int64[n * pieces]; `pieces`: their bytes, if hashed.
+        """
+        digest, its = self._digest, self._catalog.pieces_of(samples)
+        cuts = self._cuts[self._source_of(samples)].repeat(step := self._catalog.pieces).tolist()
+        starts, ends = _words(self._catalog.starts(its)), _words(sizes)
+        files = zip(self._paths(self._catalog.files(its)), cuts, starts, strict=True)
+        keys = [path[cut:] + b"\0" + start for path, cut, start in files]
+        if pieces is not None:
+            ends = [size + digest(it) for size, it in zip(ends, pieces, strict=True)]
+        if step > 1:
+            firsts = range(0, len(keys), step)
+            keys, ends = ([b"".join(it[at : at + step]) for at in firsts] for it in (keys, ends))
+        found = b"".join([*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))])
+        words = np.frombuffer(found, ">u8").astype(np.uint64).reshape(2, -1, 2)
+        rows = np.zeros((samples.size, COLUMNS), np.uint64)
+        rows[:, 0], rows[:, 2], rows[:, 3:5] = 1, words[0, :, 1], words[1, :, ::-1]
+        if self._labels.size:
+            rows[:, 5] = words[0, :, 0] * self._labels[samples].view(np.uint64)
+        return rows
+
+    def _paths(self, files: IntArray) -> list[bytes]:
+        paths = self._catalog.file_paths(files)
+        return [*map(os.path.abspath, paths)] if self._odd else paths
+
+    def _above(self, samples: IntArray) -> int:
+        """Return the length of the directory, with its slash, above the files of some samples."""
+        files = self._catalog.files(self._catalog.pieces_of(samples))
+        files = files if self._catalog.ranges is None else np.unique(files)
+        shared = list[Any]()
+        for start in range(0, files.size, _PART):
+            paths = self._paths(files[start : start + _PART])
+            # Of characters: commonpath() is slower, and would end at a file itself.
+            shared = [os.path.commonprefix([*shared, *paths])]  # noqa: RUF071
+        return int(shared[0].rfind(b"/")) + 1
 
 
 def _words(numbers: IntArray) -> list[bytes]:
@@ -68,15 +123,17 @@ def _words(numbers: IntArray) -> list[bytes]:
 
 
 class HashedLoading(Substituting):
-    """Reads batches with one more output, which no pipeline uses: `rows_of()`.
+    """Reads batches with one more output, which no pipeline uses: `Hashes.rows()`.
 
-    Of a sample that another one replaces, it has the key, and 0 as the hash.
+    Of a sample that another one replaces, it has the key and the label, and 0 as the hash.
     """
 
-    def __init__(self, of_bytes: bool, substitute: Any, catalog: Catalog, *arguments: Any) -> None:
+    def __init__(
+        self, of_bytes: bool, ordering: Ordering, substitute: Any, catalog: Catalog, *more: Any
+    ) -> None:
         """See `Substituting` for the other arguments."""
-        super().__init__(substitute, catalog, *arguments)
-        self._of_bytes = of_bytes
+        super().__init__(substitute, catalog, *more)
+        self._of_bytes, self._hashes = of_bytes, Hashes(catalog, ordering)
         if of_bytes:
             self._wanted = Format().wanted  # all bytes of a sample
         if substitute.replaces:
@@ -91,8 +148,9 @@ class HashedLoading(Substituting):
             if isinstance(batch, LoadedBatch):
                 asked = cast("IntArray", batches[index])
                 instead = np.flatnonzero(batch.samples != asked)
-                rows = rows_of(self._catalog, asked[instead], np.zeros_like(instead), None)
-                rows[:, 1], rows[:, 3:] = 1, 0
+                none = np.zeros(instead.size * self._catalog.pieces, np.int64)
+                rows = self._hashes.rows(asked[instead], none, None)
+                rows[:, 1], rows[:, 3:5] = 1, 0
                 cast("Words", batch.outputs[-1])[instead] = rows
         return found
 
@@ -105,4 +163,4 @@ class HashedLoading(Substituting):
             views.sizes if ranges is None else ranges.sizes[self._catalog.pieces_of(samples)]
         )
         pieces = views.slices() if self._of_bytes else None
-        return [*found, rows_of(self._catalog, samples, sizes, pieces)]
+        return [*found, self._hashes.rows(samples, sizes, pieces)]

@@ -13,6 +13,7 @@ from ..bad_samples.arguments import bad_sample_options
 from ..contract._types import IntArray
 from ..order.sampling.dealing import StreamOrder
 from ..order.shards import Shards, rounds
+from ..ranks.run import before, run_of
 from ..reading.loading import LoadedBatch
 from ..reading.source import BatchStream
 from .hashing import HashedLoading, xxh3
@@ -51,9 +52,10 @@ class Ledger:
     def __init__(self, mode: str) -> None:
         """`mode`: "samples" or "bytes"."""
         self._mode = mode
-        # Position and `rows_of()` of the last batches.
+        self._run = dict[str, str]()  # of the state that this run goes on with
+        # Position and `Hashes.rows()` of the last batches.
         self._given = deque[tuple[int, Words]]()
-        # Tables by source and by the lowest bit of the turn: uint64[k, 2, n, 5]; the latest turns:
+        # Tables by source and by the lowest bit of the turn: uint64[k, 2, n, 6]; the latest turns:
         # int64[k]; and the position of the last batch in them. Replaced as a whole, so that a
         # Ctrl-C leaves no half.
         self._added: tuple[Words, IntArray, int] | None = None
@@ -118,7 +120,8 @@ class Ledger:
         self._added = None
         tables, latest, _ = self._known(stream)
         what = f"{stream}: the state has no receipt of such a reader"
-        found = [(it, table_of(it, what)) for it in saved or ()]
+        found = [(it, table_of(it, what, "resume without receipt=")) for it in saved or ()]
+        self._run = before({name: it for each, _ in found for name, it in each["run"].items()})
         for each, table in sorted(found, key=lambda it: it[0]["epoch"], reverse=True):
             if each["mode"] != self._mode:
                 what = f"receipt={each['mode']!r}, but this reader has {self._mode!r}"
@@ -146,7 +149,8 @@ class Ledger:
         catalog.knowing(catalog.checksum())  # slow
         named = {"mode": self._mode, "dataset": catalog.checksum(), "source": about.names[number]}
         table = tables[number, turn & 1] * np.uint64(turn <= latest[number])
-        return receipt_of(table, **named, epoch=turn, shard=about.shard)
+        run = self._run | run_of(stream.options.num_shards)
+        return receipt_of(table, **named, epoch=turn, shard=about.shard, run=run)
 
     def _add(self, stream: BatchStream, pending: int) -> None:
         """Add all batches but the last ones."""

@@ -68,6 +68,8 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     )
     if "crc32" in catalogs[0].sidecar:
         joined.sidecar["crc32"] = np.concatenate([it.sidecar["crc32"] for it in catalogs])
+    if labels == "joint":
+        joined.sidecar["joint"] = True  # for receipts
     # As for its parts, the checksum does not depend on the location of the roots.
     parts = [each.checksum() for each in catalogs]
     return joined.knowing(zlib.crc32(joined.labels.tobytes() + np.array(parts, "<u4").tobytes()))

@@ -34,7 +34,12 @@ def pipeline(tmp_path):
         ({"version": 9}, "--step 0", "unsupported state version 9"),
         ({"seed": None}, "--step 0", "has no common seed"),
         ({}, "--step -1", "--step must be at least 0, not -1"),
-        ({}, "--step 7 --rank 1", "--rank: step 7 has the ranks 0 to 0, not 1"),
+        (
+            {},
+            "--step 1",
+            "--step 1 is after the state, which was saved before step 1: give a later",
+        ),
+        ({}, "--step 7 --rank 1 --forecast", "--rank: step 7 has the ranks 0 to 0, not 1"),
         ({}, "--name a/2.jpg", "there is no file 'a/2.jpg'"),
         ({}, "--step 0 --reader none", "readers has no 'none'"),
         ({}, "--step 0 --argument epoch_size=9", "give the reader the same weights, order"),

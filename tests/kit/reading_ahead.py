@@ -1,5 +1,7 @@
 """Prefetchers as the readers of a user have them: observed, with the handling of bad samples."""
 
+from types import SimpleNamespace
+
 from dali_storage.observing.observer import Observed
 from dali_storage.reading.loading import Loading
 from dali_storage.reading.prefetch import Prefetcher
@@ -19,7 +21,7 @@ def reading_ahead(
     name="Reader",
     **options,
 ):
-    kind = on_error.loading(catalog, members) if on_error else Loading
+    kind = on_error.loading(catalog, SimpleNamespace(members=members)) if on_error else Loading
     loading = kind(catalog, reader, fmt, pool, views)
     observer = Observed(name, name)
     return Prefetcher(loading, order, depth, observer=observer, name=name, **options)

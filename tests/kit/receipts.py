@@ -11,12 +11,12 @@ _Piece = tuple[str, int, bytes]
 
 
 def sums_of(samples: Iterable[Iterable[_Piece]], mode: str) -> dict[str, Any]:
-    """Count and sum of samples of pieces: name, start and bytes of each."""
+    """Count and sum of samples of pieces: name below the common directory, start, and bytes."""
     count, high, low = 0, 0, 0
     for pieces in samples:
         key = end = b""
         for name, start, content in pieces:
-            key += os.fsencode("/".join(name.split("/")[-2:])) + b"\0" + struct.pack("<q", start)
+            key += os.fsencode(name) + b"\0" + struct.pack("<q", start)
             end += struct.pack("<q", len(content))
             end += xxhash.xxh3_128_digest(content) if mode == "bytes" else b""
         halves = divmod(xxhash.xxh3_128_intdigest(key + end), 2**64)
@@ -25,7 +25,7 @@ def sums_of(samples: Iterable[Iterable[_Piece]], mode: str) -> dict[str, Any]:
 
 
 def sums(samples: Iterable[tuple[str, bytes]], mode: str) -> dict[str, Any]:
-    """Count and sum of whole files: the name and the bytes of each."""
+    """Count and sum of whole files: the name below the common directory, and the bytes."""
     return sums_of([[(name, 0, content)] for name, content in samples], mode)
 
 

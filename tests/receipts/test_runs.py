@@ -41,7 +41,8 @@ def names_in(root):
 def whole(root, mode="bytes", within=""):
     """The number of the data set, or of one class."""
     names = [name for name in names_in(root) if name.startswith(within)]
-    return sums([(name, (root / name).read_bytes()) for name in names], mode)
+    below = len(within + "/") if within else 0
+    return sums([(name[below:], (root / name).read_bytes()) for name in names], mode)
 
 
 def pipeline(root, rank, world, batch_size=3, **arguments):
@@ -183,7 +184,8 @@ def moved(by):
 
 def twice(state):
     table = state["receipt"][0]
-    state["receipt"] = [receipts.combine(table, table | {"shard": [1, 2]})]
+    other = receipts.combine(table | {"shard": [0, 2]}, table | {"shard": [1, 2]})
+    state["receipt"] = [other]
 
 
 def held(root, tmp_path):
@@ -315,7 +317,10 @@ def test_a_replay_prints_what_a_run_with_breaks_has_had(order, root, tmp_path, c
         rank = draw.randrange(len(steps[step]))
         assert replayed("--step", step, "--rank", rank) == [it for it in want if it[1] == rank]
     for at, name in enumerate(names[:3]):
-        found = replayed("--name", name)
+        last = range(len(steps) - 2 * rounds(len(names), 2, 2), len(steps))
+        had = [(step, r) for step in last for r, its in enumerate(steps[step]) if at in its]
+        assert replayed("--name", name) == [(step, r, at, name) for step, r in had]
+        found = replayed("--name", name, "--forecast")
         assert found[0][0] >= len(steps)
         assert {it[2:] for it in found} == {(at, name)}
-        assert all(it in replayed("--step", it[0]) for it in found)
+        assert all(it in replayed("--step", it[0], "--forecast") for it in found)

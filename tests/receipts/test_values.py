@@ -26,7 +26,7 @@ def pipeline(rank=0, world=1, batches=2, **arguments):
 
 @pytest.fixture
 def one():
-    return readers.receipt(pipeline(0, 2), "R")
+    return readers.receipt(pipeline(0, 2), "R") | {"run": {"SLURM_JOB_ID": "7"}}
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,11 @@ def one():
         ({"dataset": 5}, "different data sets .* and 5"),
         ({"epoch": 1}, "different epochs .* epoch is 0 and 1"),
         ({"source": "a"}, "different sources"),
-        ({}, "of each rank must be given once"),
-        ({"version": 2}, "not a receipt: version 2, but this release reads version 1"),
+        ({"shard": [0, 2]}, "the receipt of rank 0 of 2 is given twice"),
+        ({"shard": [1, 3]}, "receipts of 2 and of 3 ranks"),
+        ({"shard": [2, 2]}, r"damaged: shard is \[2, 2\]"),
+        ({"run": {"SLURM_JOB_ID": "8"}}, "ranks 0 and 1 are of different .* is '7' and '8'; if"),
+        ({"version": 1}, "not a receipt: version 1, but this release reads version 2: make it"),
         ({"sum": "zz"}, "not a receipt: it is damaged: its table has another count or sum"),
         ({"table": "AAAA"}, "damaged: Error -3"),
         ({"count": -1}, "damaged"),
@@ -46,17 +49,20 @@ def one():
 )
 def test_receipts_that_do_not_belong_together(changes, message, one):
     with pytest.raises(ValueError, match=message):
-        receipts.combine(one, one | changes)
+        receipts.combine(one, one | {"shard": [1, 2]} | changes)
     with pytest.raises(ValueError, match="not a receipt, but None"):
         receipts.combine(None)
+    with pytest.raises(ValueError, match="ranks 0, 2 of 3 gave no receipt"):
+        receipts.combine(one | {"shard": [1, 3]})
 
 
 def test_states_that_do_not_belong_together():
     first, other = (readers.state(pipeline(0, 2, batches), "R") for batches in (1, 2))
     with pytest.raises(ValueError, match="not of one position: given is 6 and 12"):
         receipts.join(first, other)
-    with pytest.raises(ValueError, match="a state has no receipt"):
-        receipts.join({**first, "receipt": None})
+    for states in ([], [{}], [{**first, "receipt": None}]):
+        with pytest.raises(ValueError, match="a state has no receipt"):
+            receipts.join(*states)
 
 
 def test_a_state_whose_receipt_does_not_fit_is_refused():
@@ -69,6 +75,9 @@ def test_a_state_whose_receipt_does_not_fit_is_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             pipeline(rank, world, resume=state, **options)
+    old = state | {"receipt": [state["receipt"][0] | {"version": 1}]}
+    with pytest.raises(ValueError, match="this release reads version 2: resume without receipt="):
+        pipeline(0, 2, resume=old)
     without = readers.state(pipeline(receipt=None), "R")
     assert "receipt" not in without
     with pytest.raises(ValueError, match="the state has no receipt of the samples before"):
@@ -76,6 +85,21 @@ def test_a_state_whose_receipt_does_not_fit_is_refused():
     pipeline(receipt=None, resume=state)
     at_the_start = readers.state(pipeline(batches=7, receipt=None), "R")
     assert readers.receipt(pipeline(resume=at_the_start), "R")["count"] == 6
+
+
+def test_a_receipt_of_yesterday_completes_no_epoch(monkeypatch):
+    days = []
+    for day in "12":
+        monkeypatch.setenv("DALI_STORAGE_RUN", day)
+        states = [readers.state(pipeline(rank, 2), "R") for rank in range(2)]
+        monkeypatch.delenv("DALI_STORAGE_RUN")
+        ranks = [pipeline(rank, 2, 5, resume=states[rank]) for rank in range(2)]
+        days.append([readers.receipt(it, "R", 0) for it in ranks])
+    assert [receipts.combine(*it)["count"] for it in days] == [20, 20]
+    with pytest.raises(
+        ValueError, match=r"ranks 0 and 1 .* resumed DALI_STORAGE_RUN is '1' and '2'; if"
+    ):
+        receipts.combine(days[0][0], days[1][1])
 
 
 def test_each_rank_may_have_the_state_of_its_own():
