@@ -196,14 +196,14 @@ class BatchStream:
         self._refuse_fork()
         self._refuse_ended()
         assert self._prefetcher is not None, "start() comes first"
-        while len(self.recent) > self._prefetcher.room.spare // 2:
+        room = self._prefetcher.room
+        if not (spare := room.spare) and self.recent.maxlen and room.short:
+            self._save_memory(room)
+        while len(self.recent) > spare // 2:
             self.recent.popleft()
         try:
             # The position stays: if another source fails, DALI drops this batch and needs it again.
-            batch = self._prefetcher.get(self.position.next, self.position.successor)
-            if self._prefetcher.room.short and self.recent.maxlen:
-                self._save_memory(self._prefetcher.room)
-            return batch
+            return self._prefetcher.get(self.position.next, self.position.successor)
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"
             raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None

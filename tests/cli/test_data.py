@@ -51,6 +51,7 @@ def rows(capsys):
     return found
 
 
+@pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.MemoryIsShort")
 @pytest.mark.parametrize(("fits", "gain"), [(True, "if cached"), (False, "3 times")])
 def test_what_is_printed_is_what_a_reader_chooses(root, monkeypatch, capsys, fits, gain):
     memory(monkeypatch, COUNT * 8192 if fits else NBYTES)

@@ -103,7 +103,7 @@ class FakePipeline:
 
     max_batch_size, num_threads, device_id = BATCH, 1, 1
     _enable_checkpointing, _api_type, _checkpoint = False, None, None
-    _batches_to_consume = 0
+    _batches_to_consume, prefetch_queue_depth = 0, 2
     _graph_outputs: tuple[Any, ...] = ()
 
     def __init__(self, machine: Cuda, reader: group.ReaderGroup, nodes: list[Any]) -> None:

@@ -395,6 +395,7 @@ def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_r
     # Sample 5 changes twice as it is read ahead, and twice as its batch is asked for.
     with prefetcher(growths={2: 1, 5: 4}, most=most) as ahead:
         require_batches(ahead, 0)
+        ahead.finish()
         with pytest.raises(SampleChangedError) as caught:
             ahead.get(1)
         assert caught.value.filename == "path/5"
