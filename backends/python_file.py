@@ -1,12 +1,14 @@
 """Files read through the operating system, on any file system."""
 
+from __future__ import annotations
+
 import errno
 import os
 import stat
 import warnings
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +24,15 @@ from ..contract.stages import enter
 from ..contract.views import Views
 from ..runtime import machine
 from ..runtime.machine import processors
-from .files.mapped import MappedFiles
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
-from .files.spans import SpanReads
-from .linux import engines, mapping, uring
+from .linux import engines, uring
 from .linux.libc import make_iovecs
 from .linux.reads import LARGE, Reads
+
+if TYPE_CHECKING:
+    from .files.mapped import MappedFiles
+    from .files.spans import SpanReads
 
 _NAME = "python-file"
 _Io: TypeAlias = engines.Io | Literal["mmap"]
@@ -115,17 +119,14 @@ class PythonFileReader(Reader):
             chosen["lanes"] = machine.lanes(self._files.local)
             lanes = chosen["lanes"].value
         self.lanes = lanes
-        self._spans = SpanReads(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
         # Shared by all lanes, because nobody looks at these bytes.
         self._overflow = self.allocate(self._files.unit)
-        self._mapped: MappedFiles | None = None
-        if io == "mmap":
-            try:
-                self._mapped = MappedFiles(catalog, self._spans)
-            except BackendUnavailable as problem:
-                self.without_views(str(problem))
+        self._spans = None if self._whole else self._open_spans()
+        self._mapped, why_not = self._map() if io == "mmap" else (None, "")
+        if why_not:
+            self.without_views(why_not)
         self.has_views = self._mapped is not None
 
     @classmethod
@@ -135,6 +136,8 @@ class PythonFileReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
+        from .linux import mapping
+
         return (
             DeviceStatus("io='io_uring'", "files in one system call", uring.unavailable()),
             DeviceStatus("io='mmap'", "maps of containers", mapping.missing()),
@@ -144,7 +147,7 @@ class PythonFileReader(Reader):
         return self._files.sizes(samples, lane)
 
     def read(self, batch: Batch, lane: int) -> None:
-        if not self._whole:
+        if self._spans is not None:
             self._spans.read(batch, lane, partial(self._read_spans, batch))
             return
         found = self._read_at_once(batch, lane)
@@ -168,9 +171,26 @@ class PythonFileReader(Reader):
 
     def close(self) -> None:
         self._files.close()
-        self._spans.close()
+        if self._spans is not None:
+            self._spans.close()
         if self._mapped is not None:
             self._mapped.close()
+
+    # Imported where they are needed: whole files need neither.
+
+    def _open_spans(self) -> SpanReads:
+        from .files.spans import SpanReads
+
+        return SpanReads(self._catalog, self._files, self.lanes)
+
+    def _map(self) -> tuple[MappedFiles | None, str]:
+        """Return the maps, or the reason why there are none."""
+        from .files.mapped import MappedFiles
+
+        try:
+            return MappedFiles(self._catalog, self._spans or self._open_spans()), ""
+        except BackendUnavailable as problem:
+            return None, str(problem)
 
     def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `ReadSpans`."""

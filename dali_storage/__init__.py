@@ -3,33 +3,34 @@
 Import `readers` explicitly (`from dali_storage import readers`): it needs DALI, the rest does not.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .contract._types import Buffer, IntArray
-from .contract.catalog import Catalog, Tree
-from .contract.devices import DeviceStatus
-from .contract.errors import (
-    BackendUnavailable,
-    ContainerChangedError,
-    ObjectReplacedError,
-    RecordError,
-    SampleChangedError,
-    SampleSizeChanged,
-)
-from .contract.format import Format, Output
-from .contract.objects import SCHEMES, Listing, Remote
-from .contract.ranges import Ranges, Spans
-from .contract.reader import Batch, Reader
-from .observing.observer import observed
-from .observing.signals import report, report_on
-from .observing.statistics import ReaderStatistics, StageTimes
-from .observing.statistics import metrics as _metrics
-from .ranks import shard
+from .contract.faces import hold_names
 from .runtime import version as _version
 
 if TYPE_CHECKING:
     from contextlib import _GeneratorContextManager
 
+    from .contract._types import Buffer, IntArray
+    from .contract.catalog import Catalog, Tree
+    from .contract.devices import DeviceStatus
+    from .contract.errors import (
+        BackendUnavailable,
+        ContainerChangedError,
+        ObjectReplacedError,
+        RecordError,
+        SampleChangedError,
+        SampleSizeChanged,
+    )
+    from .contract.format import Format, Output
+    from .contract.objects import SCHEMES, Listing, Remote
+    from .contract.ranges import Ranges, Spans
+    from .contract.reader import Batch, Reader
+    from .observing.signals import report, report_on
+    from .observing.statistics import ReaderStatistics, StageTimes
+    from .ranks import shard
     from .readers.arguments import DaliArguments
 
 __all__ = [
@@ -82,6 +83,7 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
     from .dali import source  # the package can be imported without DALI
+    from .observing.observer import observed
 
     return observed(source(pipeline, name).observer).statistics
 
@@ -93,10 +95,12 @@ def metrics() -> dict[str, float]:
         Numbers by names such as "dali_storage/Reader/waiting_p99_seconds". Readers of the same name
         are numbered, as in "Reader-2".
     """
-    return _metrics()
+    from .observing.statistics import metrics
+
+    return metrics()
 
 
-def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[None]":
+def patch(**arguments: Unpack[DaliArguments]) -> _GeneratorContextManager[None]:
     """Use our readers in code you cannot edit, as a context manager or a decorator.
 
     Replaces the readers of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
@@ -116,3 +120,32 @@ def patch(**arguments: Unpack["DaliArguments"]) -> "_GeneratorContextManager[Non
 
     refuse_unknown("patch", arguments, DaliArguments.__annotations__)
     return swapped(arguments)
+
+
+hold_names(
+    __name__,
+    {
+        name: module
+        for module, names in {
+            ".contract._types": ("Buffer", "IntArray"),
+            ".contract.catalog": ("Catalog", "Tree"),
+            ".contract.devices": ("DeviceStatus",),
+            ".contract.errors": (
+                "BackendUnavailable",
+                "ContainerChangedError",
+                "ObjectReplacedError",
+                "RecordError",
+                "SampleChangedError",
+                "SampleSizeChanged",
+            ),
+            ".contract.format": ("Format", "Output"),
+            ".contract.objects": ("SCHEMES", "Listing", "Remote"),
+            ".contract.ranges": ("Ranges", "Spans"),
+            ".contract.reader": ("Batch", "Reader"),
+            ".observing.signals": ("report", "report_on"),
+            ".observing.statistics": ("ReaderStatistics", "StageTimes"),
+            ".ranks": ("shard",),
+        }.items()
+        for name in names
+    },
+)

@@ -207,7 +207,9 @@ require("dali_storage", OLDEST)
 _look_up(_INTERNALS)
 
 # Only after the checks: another DALI may lack these names.
+from nvidia.dali import fn  # noqa: E402
 from nvidia.dali.ops import _OpCounter  # noqa: E402
 from nvidia.dali.pipeline import Pipeline as Pipeline  # noqa: E402
 
 OpCounter = _OpCounter
+DALI_FILE = fn.readers.file  # before users may assign our reader to the name

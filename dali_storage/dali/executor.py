@@ -9,7 +9,6 @@ from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 
-from ..saving import positions
 from . import compat
 from .group import ReaderGroup, readers_of
 from .seeds import with_takers
@@ -100,6 +99,8 @@ def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) ->
 
 
 def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
+    from ..saving import positions
+
     states = {
         name: positions.checkpoint(group.source(pipeline), pipeline._batches_to_consume)
         for name, group in readers.items()
@@ -111,6 +112,10 @@ def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) 
 
 
 def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: bytes) -> Any:
+    from ..saving import positions
+    from .resume import extend_iterators_to_resume
+
+    extend_iterators_to_resume()
     checkpoint = original(serialized)
     states = compat.load(checkpoint.pipeline_data).get(_CHECKPOINT_KEY, {})
     for name, group in readers.items():

@@ -1,11 +1,17 @@
-"""Failed reads under DALI's iterators (nvidia/dali/plugin/base_iterator.py)."""
+"""Failed reads under DALI's iterators (nvidia/dali/plugin/base_iterator.py), and held batches."""
 
 import functools
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 from nvidia.dali.types import PipelineAPIType
+
+_HELD = "_first_batch", "_peek"  # attributes in which an iterator keeps a batch for the user
+
+_iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
 
 
 @functools.cache
@@ -28,7 +34,17 @@ def extend_iterators() -> None:
                     _raise_or_schedule(pipeline)
         return original(iterator)
 
-    _DaliBaseIterator._get_outputs = get_outputs
+    base = _DaliBaseIterator
+    base._get_outputs = get_outputs
+    base._extract_from_reader_and_validate = then(base._extract_from_reader_and_validate, _note)
+
+
+def not_delivered(pipeline: Pipeline) -> int:
+    """Number of batches between the pipeline's readers and the user."""
+    reference = _iterators.get(pipeline)
+    iterator = reference and reference()
+    held = sum(getattr(iterator, name, None) is not None for name in _HELD)
+    return int(pipeline._batches_to_consume + held)
 
 
 def drain(pipeline: Pipeline, error: Exception) -> None:
@@ -54,3 +70,19 @@ def _raise_or_schedule(pipeline: Any) -> None:
             raise error
         finally:
             del error  # its traceback refers to this frame
+
+
+def then(original: Callable[..., Any], more: Callable[[Any], None]) -> Callable[..., Any]:
+    """A method of iterators, followed by `more`."""
+
+    @functools.wraps(original)
+    def method(iterator: Any) -> None:
+        original(iterator)
+        more(iterator)
+
+    return method
+
+
+def _note(iterator: Any) -> None:
+    for pipeline in iterator._pipes:
+        _iterators[pipeline] = weakref.ref(iterator)

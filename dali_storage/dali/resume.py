@@ -9,55 +9,29 @@ the next epoch.
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy, _DaliBaseIterator
 
 from ..order.shards import rounds
 from ..reading.source import BatchStream
 from .group import readers_of
+from .iterators import then
 
-_HELD = "_first_batch", "_peek"  # attributes in which an iterator keeps a batch for the user
 _SIZES = "_shard_sizes_per_gpu", "_shard_sizes_per_gpu_initial"
-
-_iterators = weakref.WeakKeyDictionary[Pipeline, "weakref.ref[Any]"]()
 
 
 @functools.cache
 def extend_iterators_to_resume() -> None:
     """Make DALI's iterators begin at a reader's resumed position; done once per process."""
     base = _DaliBaseIterator
-    base._extract_from_reader_and_validate = _then(base._extract_from_reader_and_validate, _begin)
-    base.reset = _then(base.reset, _leave_rest)
-
-
-def not_delivered(pipeline: Pipeline) -> int:
-    """Number of batches between the pipeline's readers and the user."""
-    reference = _iterators.get(pipeline)
-    iterator = reference and reference()
-    held = sum(getattr(iterator, name, None) is not None for name in _HELD)
-    return int(pipeline._batches_to_consume + held)
-
-
-def _then(original: Callable[..., Any], more: Callable[[Any], None]) -> Callable[..., Any]:
-    """A method of iterators, followed by `more`."""
-
-    @functools.wraps(original)
-    def method(iterator: Any) -> None:
-        original(iterator)
-        more(iterator)
-
-    return method
+    base._extract_from_reader_and_validate = then(base._extract_from_reader_and_validate, _begin)
+    base.reset = then(base.reset, _leave_rest)
 
 
 def _begin(iterator: Any) -> None:
-    """Set the counters of a new iterator to the position of a resumed reader."""
-    for pipeline in iterator._pipes:
-        _iterators[pipeline] = weakref.ref(iterator)
+    """Set the counters of a new iterator to the position of a resumed reader, if there is one."""
     sources = _resumed(iterator)
     if not sources:
         return

@@ -21,7 +21,7 @@ from ..contract.errors import UntestedDali
 from ..order import OrderOptions
 from ..reading.opening import Opening
 from .comparing import VARIANTS, Read, pairs, pipeline_of
-from .compat import NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION
+from .compat import DALI_FILE, NEWEST, REMEDY, SHUFFLE_BITS, TESTED, VERSION
 from .executor import extend_pipelines
 from .group import ReaderGroup
 
@@ -30,7 +30,6 @@ VARIABLE = "DALI_STORAGE_UNTESTED_DALI"
 
 _DRAW = "a random operator behind the reader"
 _FILES, _BATCH, _BATCHES = 8, 3, 7  # more than two epochs
-DALI_FILE = fn.readers.file  # before users may assign our reader to the name
 
 
 @functools.cache

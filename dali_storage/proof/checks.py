@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dali import catalog
 from ..dali.comparing import VARIANTS, content, pipeline_of, rows
+from ..dali.queries import catalog
 from .orders import compare_order, compare_ranks
 from .result import Check, counted
 from .subject import CannotCompareError, DiffersError, Subject

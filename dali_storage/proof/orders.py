@@ -7,8 +7,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from ..dali import state
 from ..dali.comparing import Row, pairs, pipeline_of, rows
+from ..dali.queries import state
 from .result import Check, counted
 from .subject import Subject
 

@@ -15,7 +15,7 @@ from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordErr
 from ..contract.objects import scheme
 from ..dali import failure
 from ..dali.comparing import Read
-from ..dali.self_test import DALI_FILE
+from ..dali.compat import DALI_FILE
 from ..readers.files import file
 from ..samples.finding import root_of
 from ..samples.locations import is_index, location

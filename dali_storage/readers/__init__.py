@@ -1,25 +1,30 @@
-"""Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend."""
+"""Drop-in operators for `nvidia.dali.fn.readers`, with a choice of storage backend.
 
-import sys
-from typing import TYPE_CHECKING, Any
+This module holds names: an operator, and what it needs, is imported when it is first used.
+"""
 
-from ..dali import catalog, last_batch, progress, receipt, replaced, set_weights, state
-from .caffe import caffe
-from .caffe2 import caffe2
-from .coco import coco
-from .columns import columns
-from .files import file
-from .lmdb import lmdb
-from .manifest import manifest
-from .mix import mix
-from .nemo_asr import nemo_asr
-from .npy import numpy
-from .npz import npz
-from .recordio import mxnet
-from .records import records
-from .sequence import sequence
-from .tfrecord import tfrecord
-from .webdataset import webdataset
+from typing import TYPE_CHECKING
+
+from ..contract.faces import hold_names
+
+if TYPE_CHECKING:
+    from ..dali.queries import catalog, last_batch, progress, receipt, replaced, set_weights, state
+    from .caffe import caffe
+    from .caffe2 import caffe2
+    from .coco import coco
+    from .columns import columns
+    from .files import file
+    from .lmdb import lmdb
+    from .manifest import manifest
+    from .mix import mix
+    from .nemo_asr import nemo_asr
+    from .npy import numpy
+    from .npz import npz
+    from .recordio import mxnet
+    from .records import records
+    from .sequence import sequence
+    from .tfrecord import tfrecord
+    from .webdataset import webdataset
 
 __all__ = [
     "caffe",
@@ -47,11 +52,12 @@ __all__ = [
     "webdataset",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name
+_QUERIES = "catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"
+_OTHERS = {"file": ".files", "numpy": ".npy", "mxnet": ".recordio"}
+_VIDEO = ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
 
-    def __getattr__(name: str) -> Any:
-        """Raise AttributeError, which says what to use instead of `fn.readers.video`."""
-        what = f"module {__name__!r} has no attribute {name!r}"
-        if name in ("video", "video_resize"):
-            what += ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
-        raise AttributeError(what, name=name, obj=sys.modules[__name__])
+hold_names(
+    __name__,
+    {name: f".{name}" for name in __all__} | _OTHERS | dict.fromkeys(_QUERIES, "..dali.queries"),
+    dict.fromkeys(("video", "video_resize"), _VIDEO),
+)

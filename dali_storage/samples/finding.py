@@ -12,8 +12,6 @@ from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote, require_public, scheme
 from ..contract.options import dali_flag
 from .discovery import Directory, Filters, chosen_by, discover, file_filters_of, from_tree
-from .index_file import CatalogFile
-from .listing import choose_samples, select
 from .locations import is_index, local_path, location
 from .patterns import PATH_TYPES, Patterns, as_list, path_bytes
 
@@ -59,6 +57,8 @@ def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Fil
         OSError: a request to the store fails; names the URL.
         ValueError: as from_tree(); or there is no store to list.
     """
+    from .listing import choose_samples, select
+
     root = location("file_root", file_root)
     choose_files, choose_classes = chosen_by(**filters)
     listing = require_remote(root, remote).listing(root, choose_classes)
@@ -95,6 +95,8 @@ def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
         OSError: the index cannot be read.
         ValueError: the file is not an index, the index is damaged, or a filter differs.
     """
+    from .index_file import CatalogFile
+
     file = CatalogFile(index)
     defaults = filters_as_text()
     for name, value in filters_as_text(**filters).items():
@@ -125,7 +127,11 @@ def filters_as_text(
 def root_of(file_root: PathLike) -> bytes:
     """Return the root of the samples: file_root, or the indexed root of an index."""
     path = path_bytes("file_root", file_root)
-    return CatalogFile(path).root if is_index(path) else path
+    if not is_index(path):
+        return path
+    from .index_file import CatalogFile
+
+    return CatalogFile(path).root
 
 
 def locations(

@@ -99,7 +99,7 @@ def test_the_order_of_dali_before_2_2_is_that_of_dali_2_0():
     ids=["old", "missing", "gaps"],
 )
 def test_a_dali_that_does_not_fit_is_refused_by_name(program, code, message):
-    assert message in program(f"{code}\nfrom dali_storage import readers")
+    assert message in program(f"{code}\nfrom dali_storage.readers import file")
 
 
 def test_two_packages_of_dali_in_one_directory_are_refused_by_name(program, tmp_path):
@@ -107,7 +107,7 @@ def test_two_packages_of_dali_in_one_directory_are_refused_by_name(program, tmp_
         path = tmp_path / f"nvidia_dali_cuda{cuda}-{number}.dist-info"
         path.mkdir()
         (path / "METADATA").write_text(f"Name: nvidia-dali-cuda{cuda}\nVersion: {number}\n")
-    printed = program("from dali_storage import readers")
+    printed = program("from dali_storage.readers import file")
     assert "nvidia-dali-cuda110 2.3.0" in printed
     assert "uninstall both" in printed
 

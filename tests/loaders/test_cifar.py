@@ -12,7 +12,7 @@ import torch
 from torchvision.datasets import CIFAR10, CIFAR100
 from torchvision.transforms import v2
 
-from dali_storage.dali import catalog
+from dali_storage.dali.queries import catalog
 from dali_storage.loaders import cifar10, cifar100
 from dali_storage.loaders.transforms import presets
 from tests.kit.cifar_archive import (

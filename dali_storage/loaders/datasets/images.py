@@ -12,7 +12,7 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 from ...contract import registry
 from ...contract.catalog import Catalog
 from ...contract.errors import BackendUnavailable
-from ...dali import catalog
+from ...dali.queries import catalog
 from ...ranks import Shard
 from ..loop.loader import Loader
 from ..transforms import DataNode, Layout

@@ -1,0 +1,48 @@
+"""Packages that hold names, and import the module of a name at its first use (PEP 562)."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+
+class Face(ModuleType):
+    """The class of such a package; see `hold_names()`."""
+
+    _places: Mapping[str, str]
+    _hints: Mapping[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._places:
+            what = f"module {self.__name__!r} has no attribute {name!r}{self._hints.get(name, '')}"
+            raise AttributeError(what, name=name, obj=self)
+        module = importlib.import_module(self._places[name], self.__name__)
+        value = getattr(module, name)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The import of a module binds its name here, which may be that of a function in it.
+        if isinstance(value, ModuleType) and name in self._places:
+            value = getattr(value, name, value)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return [*{*super().__dir__(), *self._places}]
+
+
+def hold_names(
+    package: str, places: Mapping[str, str], hints: Mapping[str, str] | None = None
+) -> None:
+    """Let a package hold names; called in its `__init__`.
+
+    Args:
+        package: the name of the package.
+        places: the module of each name, relative to the package. A module that has the name of a
+            function in it is that function, in the package.
+        hints: what to use in place of names that do not exist.
+    """
+    face = sys.modules[package]
+    vars(face).update(_places=dict(places), _hints=dict(hints or {}))
+    face.__class__ = Face
