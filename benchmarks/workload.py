@@ -11,7 +11,7 @@ from dali_storage import BackendUnavailable, Catalog, IntArray
 from dali_storage.contract import registry
 from dali_storage.order import Order, OrderOptions
 from dali_storage.samples.discovery import from_directory
-from dali_storage.samples.finding import from_store
+from dali_storage.samples.listed import from_store
 
 DIRECTORY = "shards"
 """Where containers are in the directory of a data set: in one directory for each format."""

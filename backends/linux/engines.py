@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import functools
 import os
 import warnings
 from functools import partial
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
-from . import libc, uring
+from . import aio, libc, uring
 from .libc import IOVEC
 from .reads import Read
 
@@ -41,46 +40,15 @@ def choose(backend: str, io: Io | None, depth: int, *, whole: bool = False) -> t
         chosen, what = "preadv", f"{backend}: reading by preadv, which is slower: {reason}"
         # 4: this, the constructor, the check of its options, and the caller.
         warnings.warn(what, RuntimeWarning, stacklevel=4)
-    if by_ring:
-        return chosen, _Beside(depth)
-    return chosen, preadv if chosen == "preadv" else _aio_read(depth)
-
-
-class _Beside:
-    """The reads that are not done by io_uring: by kernel AIO if available, else by preadv2."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-
-    def __call__(
-        self,
-        fds: npt.ArrayLike,
-        iovecs: npt.NDArray[np.void],
-        offsets: npt.ArrayLike,
-        rw_flags: int = 0,
-    ) -> IntArray:
-        return self._read(fds, iovecs, offsets, rw_flags)
-
-    @functools.cached_property
-    def _read(self) -> Read:
-        return preadv if missing("aio", self._depth) else _aio_read(self._depth)
-
-
-def _aio_read(depth: int) -> Read:
-    from . import aio
-
-    return partial(aio.read, depth)
+    without_aio = chosen == "preadv" or (by_ring and missing("aio", depth))
+    return chosen, preadv if without_aio else partial(aio.read, depth)
 
 
 def missing(io: str, depth: int) -> BackendUnavailable | None:
     """The reason why `io` does not work here; None if available."""
     if io == "io_uring":
         return uring.unavailable()
-    if io != "aio":
-        return _preadv_unavailable()
-    from . import aio
-
-    return aio.unavailable(depth)
+    return aio.unavailable(depth) if io == "aio" else _preadv_unavailable()
 
 
 def preadv(

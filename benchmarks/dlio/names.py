@@ -16,7 +16,7 @@ from dali_storage import readers
 from dali_storage.contract.catalog import CatalogBuilder
 from dali_storage.dali import source
 from dali_storage.samples import index_file
-from dali_storage.samples.finding import filters_as_text
+from dali_storage.samples.listed import filters_as_text
 
 BATCH = 24
 RANKS = 12

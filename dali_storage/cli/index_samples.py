@@ -20,7 +20,7 @@ from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import scheme
-from ..samples import discovery, finding, index_file
+from ..samples import discovery, index_file, listed
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
@@ -67,7 +67,7 @@ def main(root: str, given: argparse.Namespace) -> int:
         catalog = _list(root, dict(given.backend_option), filters)
         if given.exclude is not None:
             catalog = without(catalog, given.exclude)
-        index_file.save(catalog, given.output, finding.filters_as_text(**filters))
+        index_file.save(catalog, given.output, listed.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -93,7 +93,7 @@ def verify(files: Sequence[str]) -> int:
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if scheme(os.fsencode(root)):
         backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
-        return finding.from_store(backend.remote(**options), root, **filters)
+        return listed.from_store(backend.remote(**options), root, **filters)
     if options:
         raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from nvidia.dali.types import PipelineAPIType, to_dali_type
 
+from ..contract._types import IntArray
 from ..contract.format import Output
 from ..contract.views import Contents
 from ..order.ordering import Ordering
@@ -36,7 +37,13 @@ from ..reading.source import BatchStream
 from .compat import REMEDY, SEPARATE, VERSION
 from .iterators import drain
 from .seeds import inherited_seed
-from .source_info import Names, asked_for
+
+if TYPE_CHECKING:
+    from .source_info import Names
+
+    _Started: TypeAlias = weakref.WeakKeyDictionary[
+        Pipeline, tuple["_Inputs", Names | "Unnamed", "_Hold"]
+    ]
 
 DataNode: TypeAlias = Any
 _Inputs: TypeAlias = dict[str, int | str]
@@ -76,7 +83,7 @@ class ReaderGroup:
         self._opening = opening
         # Weak: the group may live longer, because DALI's nodes and operators refer to each other.
         self._sources = weakref.WeakKeyDictionary[Pipeline, BatchStream]()
-        self._started = weakref.WeakKeyDictionary[Pipeline, tuple[_Inputs, Names, _Hold]]()
+        self._started: _Started = weakref.WeakKeyDictionary()
         self._unclaimed = stream
         self._nodes: dict[int | str, DataNode] = {}
 
@@ -185,7 +192,12 @@ class ReaderGroup:
         depth = pipeline.prefetch_queue_depth
         held = 1 + (depth if isinstance(depth, int) else depth["cpu_size"])
         source.start(device_id=pipeline.device_id, gate=gate, views=views, held=held)
-        names = Names(source, self._opening.source_info, self._outputs(asked_for(pipeline)))
+        names: Names | Unnamed = Unnamed()
+        asked = self._outputs(_asked_for(pipeline))
+        if asked or self._opening.source_info:
+            from .source_info import Names
+
+            names = Names(source, self._opening.source_info, asked)
         hold = source.memory.hold and source.memory.hold(pipeline._pipe, pipeline.device_id)
         self._started[pipeline] = self._inputs(used), names, hold
         return source
@@ -200,6 +212,16 @@ class ReaderGroup:
         return {op.name: key for key, op in operators.items() if id(op) in used}
 
 
+def _asked_for(pipeline: Pipeline) -> set[int]:
+    """The ids of the operators before any `fn.get_property(key="source_info")`."""
+    found = set[int]()
+    for each in reversed(pipeline._ops):  # each comes after its inputs
+        reads = each._op.schema.Name() == "GetProperty" and "key: source_info\n" in str(each.spec)
+        if reads or id(each) in found:
+            found.update(id(it.source) for it in each.inputs)
+    return found
+
+
 def _require_extended(pipeline: Pipeline, source: BatchStream) -> None:
     """Refuse a pipeline with metadata and checkpoints outside of the control of `executor`."""
     what = f"{source}: DALI {VERSION}"
@@ -209,6 +231,15 @@ def _require_extended(pipeline: Pipeline, source: BatchStream) -> None:
         raise RuntimeError(f"{what} restored a checkpoint without this reader's position; {REMEDY}")
 
 
+class Unnamed:
+    """Names no sample; `source_info.Names` does."""
+
+    outputs: Sequence[int] = ()
+
+    def put(self, tensors: TensorListCPU, samples: IntArray, output: int) -> None:
+        """See `Names`."""
+
+
 class Delivery:
     """A batch of one source; DALI feeds it when all sources of the pipeline have a batch."""
 
@@ -216,7 +247,7 @@ class Delivery:
         self,
         pipeline: Pipeline,
         inputs: _Inputs,
-        names: Names,
+        names: Names | Unnamed,
         source: BatchStream,
         batch: LoadedBatch,
         hold: _Hold,

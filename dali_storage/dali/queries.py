@@ -1,10 +1,12 @@
-"""Questions to the readers of a pipeline, and changes of them: names of `dali_storage.readers`."""
+"""Questions to the readers of a pipeline, and changes: names of `dali_storage` and `readers`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
+from ..observing.observer import observed
+from ..observing.statistics import ReaderStatistics
 from ..saving import positions
 from ..saving import weights as mixing
 from . import source
@@ -142,3 +144,21 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
     return mixing.progress(source(pipeline, name), not_delivered(pipeline))
+
+
+def statistics(pipeline: Any, name: str) -> ReaderStatistics:
+    """Return what a reader has delivered, and how long each stage took.
+
+    Args:
+        pipeline: a `Pipeline` of DALI, built if necessary.
+        name: the name of a reader of `dali_storage.readers` in it.
+
+    Returns:
+        Batches, bytes, seconds of waiting, the average fill of the queue of batches read ahead, the
+        percentiles of each stage and the slowest batches, since the pipeline began to read or since
+        `reset()` of the result; all zeros before. DALI asks for batches ahead of the user.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    return observed(source(pipeline, name).observer).statistics

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import nvidia.dali
 from nvidia.dali import backend_impl
-from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorListCPU
 
 from ..contract._types import IntArray
@@ -73,16 +72,6 @@ def problem() -> BackendUnavailable | None:
         why = str(error)
     what = f"DALI {VERSION} does not let Python sources set source_info: {why}"
     return BackendUnavailable(what, REMEDY) if why else None
-
-
-def asked_for(pipeline: Pipeline) -> set[int]:
-    """The ids of the operators before any `fn.get_property(key="source_info")`."""
-    found = set[int]()
-    for each in reversed(pipeline._ops):  # each comes after its inputs
-        reads = each._op.schema.Name() == "GetProperty" and "key: source_info\n" in str(each.spec)
-        if reads or id(each) in found:
-            found.update(id(it.source) for it in each.inputs)
-    return found
 
 
 class Names:

@@ -1,11 +1,13 @@
 """The observer of a reader that users get: statistics, the report, and warnings of stalls."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sized
 from numbers import Real
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..contract.reader import Reader
 from ..contract.stages import enter
@@ -14,7 +16,10 @@ from ..reading.slots import Observer
 from ..runtime.profiling import show_name
 from . import stalls
 from .activity import Activities
-from .statistics import OPEN, ReaderStatistics, Tally
+from .tally import OPEN, Tally
+
+if TYPE_CHECKING:
+    from .statistics import ReaderStatistics
 
 
 class Observed(Observer):
@@ -35,6 +40,8 @@ class Observed(Observer):
     @property
     def statistics(self) -> ReaderStatistics:
         """The figures of the batches until now; zeros before the reader reads."""
+        from .statistics import ReaderStatistics
+
         return ReaderStatistics().of(self) if self.tally is None else self.tally.statistics
 
     def reset(self) -> None:

@@ -6,7 +6,6 @@ One thread of the process looks at all readers with `stall_after`, until the las
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,7 @@ from queue import Empty, SimpleQueue
 from ..reading.lanes import be_lane
 from ..runtime.histogram import Times
 from .activity import Activity
-from .kernel import mount_of, thread_state
-from .statistics import ReaderStatistics, Tally
+from .tally import Tally
 
 _LOGGER = logging.getLogger("dali_storage")
 _TIMES = (1, 2, 4, 8)  # of stall_after, at which there is a warning
@@ -63,16 +61,6 @@ class Watched:
         """Watch the lanes from now on, and the thread that asks for batches."""
         self.tally = tally
         self.activities = [*tally.activities.lanes, tally.activities.asker]
-
-    def lines(self, now: int) -> list[str]:
-        """A line for each thread at work, and one for all that are idle."""
-        busy, idle = list[str](), list[str]()
-        for each in self.activities:
-            if current := each.current:
-                busy.append(f"  {each.name}: {_at_work(each, *current, now)}")
-            else:
-                idle.append(each.name)
-        return [*busy, f"  idle: {', '.join(idle)}"] if idle else busy
 
 
 class Watchdog:
@@ -141,15 +129,9 @@ class Watchdog:
 
     def report(self) -> str:
         """The present activity of each thread of each open reader, and the readers' statistics."""
-        readers, now = list(self._watched.values()), self._clock()
-        lines = [f"dali_storage: {len(readers)} open readers in process {os.getpid()}"]
-        for each in readers:
-            delivered = "no batches" if each.tally is None else _delivered(each.tally.statistics)
-            lines += [f"{each.name}: {delivered}"]
-            chosen = {} if each.tally is None else each.tally.statistics.choices
-            lines += [f"  {name}: {value}" for name, value in chosen.items()]
-            lines += each.lines(now)
-        return "".join(f"{_printable(line)}\n" for line in lines)
+        from .reporting import report
+
+        return report(list(self._watched.values()), self._clock())
 
     def _look_at(self, watched: Watched, stall_after: float, now: int) -> float:
         """Returns the seconds until the next stage has lasted too long, if all stages go on."""
@@ -169,8 +151,9 @@ class Watchdog:
         if rising and (watched.warned is None or since >= 0.5e9 * stall_after):
             watched.warned = now
             head = f"in one stage for {max(rising):.1f} s (stall_after={stall_after:g})"
-            lines = [f"{watched.name}: {head}", *watched.lines(now)]
-            self._warn("\n".join(map(_printable, lines)))
+            from .reporting import paragraph
+
+            self._warn(paragraph(watched, head, now).rstrip("\n"))
         limits = [(times * stall_after, age) for times in _TIMES for age in ages]
         return min((limit - age for limit, age in limits if limit > age), default=stall_after)
 
@@ -208,33 +191,6 @@ class Watchdog:
                 self._bell.get(timeout=min(delay or _SHORTEST, _LONGEST))
             while not self._bell.empty():
                 self._bell.get()
-
-
-def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
-    seconds = max(now - began, 0) / 1e9  # it may have begun since the clock was read
-    since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-    about, thread = activity.describe(), activity.thread
-    parts = [f"{stage} for {seconds:.1f} s, since {since}"]
-    number = activity.batch
-    parts += [] if number is None or number < 0 else [f"batch {number}"]
-    parts += [about] if about else []
-    if thread is None or thread == threading.get_native_id():
-        return ", ".join(parts)
-    # Of several files, the first one is described: they are on one mount in most cases.
-    name = re.sub(r"( and \d+ more)?(, [^,/]+)?$", "", about)
-    mount = mount_of(os.fsencode(name))
-    kernel = f"thread {thread} {thread_state(thread)}"
-    return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
-
-
-def _delivered(counted: ReaderStatistics) -> str:
-    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
-    return f"{counted.summary}; p50/p99 in ms: {', '.join(took) or 'none'}"
-
-
-def _printable(line: str) -> str:
-    """A line with escapes for line ends in names, and for names of other bytes than UTF-8."""
-    return "".join(it if it.isprintable() else repr(it)[1:-1] for it in line)
 
 
 WATCHDOG = Watchdog()

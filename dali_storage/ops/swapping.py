@@ -1,21 +1,46 @@
-"""Our readers under DALI's names, see `dali_storage.patch`."""
+"""Our readers under DALI's names."""
+
+from __future__ import annotations
 
 import functools
 import importlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import nvidia.dali as dali
 from nvidia.dali.pipeline import do_not_convert
 
+from ..readers.arguments import DaliArguments, refuse_unknown
 from . import readers
+
+if TYPE_CHECKING:
+    from contextlib import _GeneratorContextManager
 
 _lock = threading.Lock()
 _open = list[Mapping[str, Any]]()  # the arguments of the open blocks, in all threads
 # By name: the class and the function before the first block, and our own within blocks.
 _swaps = dict[str, tuple[tuple[Any, Any], tuple[Any, Any]]]()
+
+
+def patch(**arguments: Unpack[DaliArguments]) -> _GeneratorContextManager[None]:
+    """Use our readers in code you cannot edit, as a context manager or a decorator.
+
+    Replaces the readers of `nvidia.dali.fn.readers` and `nvidia.dali.ops.readers`, in the whole
+    process, until the block ends; blocks may be nested or overlap. As a decorator, `patch()`
+    goes above `@pipeline_def`. Not replaced: names imported before (`from nvidia.dali.fn.readers
+    import file`), the deprecated `fn.file_reader` and the like, and the readers of dynamic mode.
+
+    The arguments are those of all readers, such as `backend`, see `readers.file`: defaults for the
+    calls in the block, which may override them. `backend_options` are the options of `backend`, by
+    default python-file.
+
+    Raises:
+        TypeError: not an argument of all readers. The readers refuse wrong values.
+    """
+    refuse_unknown("patch", arguments, DaliArguments.__annotations__)
+    return swapped(arguments)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import BackendUnavailable
-from ..observing.statistics import OPEN, OpenReaders
+from ..observing.tally import OPEN, OpenReaders
 from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Unpack
+from typing import Any
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.objects import Remote, require_public, scheme
-from ..contract.options import dali_flag
-from .discovery import Directory, Filters, chosen_by, discover, file_filters_of, from_tree
+from .discovery import Directory, Filters, discover, from_tree
 from .locations import is_index, local_path, location
-from .patterns import PATH_TYPES, Patterns, as_list, path_bytes
+from .patterns import path_bytes
 
 _LISTED = "s3", "gs", "az"  # web servers have no lists
 _OF_LISTS = "files", "file_list", "labels"
@@ -29,99 +28,19 @@ def find(
     Without file_root, files and file_list, the samples come from `known()`. `remote` lists objects.
 
     Raises:
-        ValueError, OSError, TypeError: as discover(), from_index() or from_store().
+        ValueError, OSError, TypeError: as discover(), or those of `listed`.
     """
     root = arguments.get("file_root")
     if root is not None and not any(arguments.get(it) is not None for it in _OF_LISTS):
         filters = {name: it for name, it in arguments.items() if name in Filters.__annotations__}
-        if is_index(root):
-            return from_index(root, **filters)
-        if scheme(path_bytes("file_root", root)):
-            return from_store(remote, root, **filters)
+        if is_index(root) or scheme(path_bytes("file_root", root)):
+            from . import listed
+
+            if is_index(root):
+                return listed.from_index(root, **filters)
+            return listed.from_store(remote, root, **filters)
         return from_tree(Directory(root), **filters)
     return discover(known, **arguments)
-
-
-def from_store(remote: Remote | None, file_root: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Find the samples below a URL, as discover_files_s3.cc does in the listing of objects.
-
-    Samples are the objects `root/<class>/<file>` in byte order of their keys. A class gets a label
-    when its first sample appears. An object directly in the root is a sample, too, in a class of
-    its own; in gs, as in DALI, such an object is ignored. So labels may differ from the same tree
-    on disk. The catalog has sizes and versions.
-
-    Unlike in DALI, rejected classes are not listed, the root may be a bucket, and the markers of
-    directories are not samples.
-
-    Raises:
-        OSError: a request to the store fails; names the URL.
-        ValueError: as from_tree(); or there is no store to list.
-    """
-    from .listing import choose_samples, select
-
-    root = location("file_root", file_root)
-    choose_files, choose_classes = chosen_by(**filters)
-    listing = require_remote(root, remote).listing(root, choose_classes)
-    samples = choose_samples(listing, choose_classes, choose_files, alone=scheme(root) != "gs")
-    if not samples.objects.size:
-        raise ValueError(
-            f"no files found under {os.fsdecode(root)!r} as CLASS/FILE: "
-            f"{len(samples.classes)} classes pass dir_filters={filters.get('dir_filters')!r}, "
-            f"and none of {len(listing.sizes)} objects in them or in the root passes "
-            f"file_filters={file_filters_of(filters.get('file_filters'))!r}"
-        )
-    names, offsets = select(listing, samples.objects)
-    sizes, versions = listing.sizes[samples.objects], listing.versions[samples.objects]
-    return Catalog(root, names, offsets, samples.labels, sizes=sizes, versions=versions)
-
-
-def require_remote(root: bytes, remote: Remote | None) -> Remote:
-    """Return the lister of the objects below a URL; raise ValueError if there is none."""
-    if scheme(root) not in _LISTED:
-        what = f"file_root {os.fsdecode(root)!r}: a web server does not list its files"
-        raise ValueError(f"{what}; name them by files or file_list")
-    if remote is None:
-        what = f"file_root {os.fsdecode(root)!r}: the backend cannot list objects"
-        raise ValueError(f"{what}; use backend='object-store'")
-    return remote
-
-
-def from_index(index: PathLike, **filters: Unpack[Filters]) -> Catalog:
-    """Return the samples of an index, in its order; see `index_file`.
-
-    Each filter must be the default or equal the filter of the index.
-
-    Raises:
-        OSError: the index cannot be read.
-        ValueError: the file is not an index, the index is damaged, or a filter differs.
-    """
-    from .index_file import CatalogFile
-
-    file = CatalogFile(index)
-    defaults = filters_as_text()
-    for name, value in filters_as_text(**filters).items():
-        if value not in (defaults[name], made := file.filters.get(name)):
-            what = f"{name}={value!r}, but index {file.path!r} was made with {name}={made!r}"
-            raise ValueError(f"{what}; leave {name} out, or make another index")
-    return file.catalog()
-
-
-def filters_as_text(
-    file_filters: Patterns | None = None,
-    dir_filters: Patterns | None = None,
-    case_sensitive_filter: bool | None = False,
-) -> dict[str, Any]:
-    """Return `Filters` as an index stores them."""
-
-    def text(argument: str, patterns: Patterns) -> list[str]:
-        listed = as_list(argument, patterns, PATH_TYPES)
-        return [path_bytes(argument, each).decode("utf-8", "surrogateescape") for each in listed]
-
-    return {
-        "file_filters": text("file_filters", file_filters_of(file_filters)),
-        "dir_filters": None if dir_filters is None else text("dir_filters", dir_filters),
-        "case_sensitive_filter": dali_flag("case_sensitive_filter", case_sensitive_filter),
-    }
 
 
 def root_of(file_root: PathLike) -> bytes:

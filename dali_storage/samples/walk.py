@@ -14,7 +14,7 @@ from ..contract._types import IntArray
 from ..contract.catalog import Catalog, CatalogBuilder, join_path
 from ..contract.errors import named
 from ..contract.objects import Remote, Versions, scheme
-from .finding import require_remote
+from .listed import require_remote
 from .patterns import NameFilter
 
 

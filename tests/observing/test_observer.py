@@ -7,7 +7,7 @@ import pytest
 
 from dali_storage.contract.options import Choice
 from dali_storage.observing.observer import Observed
-from dali_storage.observing.statistics import OPEN
+from dali_storage.observing.tally import OPEN
 from dali_storage.reading.buffers import Room
 
 READER: Any = SimpleNamespace(lanes=1, times=None, choices={})

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from dali_storage.observing import stalls
+from dali_storage.observing import reporting, stalls
 from dali_storage.observing.activity import Activity
 from dali_storage.observing.observer import Observed
 from dali_storage.observing.stalls import Watchdog
@@ -179,7 +179,7 @@ def test_a_thread_that_hangs_later_than_another_is_warned_of_too(looking):
 
 @pytest.mark.parametrize("text", ["/data", "/data and 3 more", "/data and 3 more, python-file"])
 def test_the_mount_of_a_root_is_found(looking, monkeypatch, text):
-    monkeypatch.setattr(stalls, "mount_of", lambda path: path.decode())
+    monkeypatch.setattr(reporting, "mount_of", lambda path: path.decode())
     watchdog, clock, _ = looking
     _, (activity,) = watched(watchdog)
     activity.log.append(("reading", clock.now))

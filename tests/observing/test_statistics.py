@@ -14,13 +14,8 @@ from dali_storage import BackendUnavailable
 from dali_storage.contract.options import Choice
 from dali_storage.observing import observer
 from dali_storage.observing.activity import Activities, SlowBatch
-from dali_storage.observing.statistics import (
-    OpenReaders,
-    ReaderStatistics,
-    StageTimes,
-    Tally,
-    metrics,
-)
+from dali_storage.observing.statistics import ReaderStatistics, StageTimes
+from dali_storage.observing.tally import OpenReaders, Tally, metrics
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch

@@ -9,6 +9,7 @@ from hypothesis import example, given, strategies
 
 from dali_storage.contract.objects import Listing
 from dali_storage.samples import finding, listing
+from dali_storage.samples.listed import from_store
 from dali_storage.samples.listing import choose_samples
 
 Names = strategies.lists(
@@ -112,7 +113,7 @@ class Shelf:
 )
 def test_only_in_gs_an_object_in_no_class_is_no_sample(scheme, expected):
     names = b"a/x.jpg", b"a-b/y.jpg", b"root.jpg", b"a/", b"a/deep/z.jpg", b"a/x.txt"
-    found = finding.from_store(Shelf(*names), f"{scheme}://bucket/train")
+    found = from_store(Shelf(*names), f"{scheme}://bucket/train")
     assert [found.name(sample) for sample in range(len(found))] == expected
     assert found.labels.tolist() == [*range(len(expected))]
     places = [sorted(names).index(name) for name in expected]
@@ -130,7 +131,7 @@ def test_a_store_without_samples_is_refused_with_root_and_filters():
     )
     shelf = Shelf(b"a/1.jpg", b"b/1.png", b"c")
     with pytest.raises(ValueError, match=refusal):
-        finding.from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
+        from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
 
 
 @pytest.mark.parametrize("root", ["http://h/x", "https://h"])

@@ -26,7 +26,7 @@ from ...contract.errors import RecordError
 from ...contract.format import Format, Output
 from ...contract.objects import Remote, scheme
 from ...contract.views import SMALL, Contents, Views
-from ...samples import discovery, finding
+from ...samples import discovery, listed
 from ...samples.locations import file_names, local_path, location
 from ...samples.patterns import compile_filters
 from ..kinds import OneKind, named
@@ -77,7 +77,7 @@ def find(
     if file_root is None:
         raise ValueError("one of file_root, files and file_list must be given")
     if scheme(root):
-        found = finding.from_store(
+        found = listed.from_store(
             remote, file_root, file_filters=[file_filter], case_sensitive_filter=True
         )
         return replace(found, labels=_NO_LABELS)

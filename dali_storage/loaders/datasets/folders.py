@@ -15,7 +15,7 @@ from ...contract._types import PathLike
 from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
 from ...readers.files import read_files
-from ...samples import discovery, finding
+from ...samples import discovery, listed
 from ...samples.finding import root_of
 from ...samples.locations import is_index, location
 from ...samples.patterns import compile_filters, path_bytes
@@ -117,7 +117,7 @@ def _when_listed(
             options = settings.backend_options or {}
             backend = registry.choose(settings.backend, [location("root", root)])
             remote = registry.configure(backend, options).remote(**options)
-            check(finding.from_store(remote, root))
+            check(listed.from_store(remote, root))
         return known[0]
 
     return check, classes
@@ -126,7 +126,7 @@ def _when_listed(
 def class_names(root: PathLike) -> tuple[str, ...]:
     """The names of the class directories, in the order of their labels; at least one."""
     if is_index(root):
-        return indexed_classes(finding.from_index(root))
+        return indexed_classes(listed.from_index(root))
     return _names(discovery.Directory(root), _shown_root(root))
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from nvidia.dali import Pipeline
 
-from ...observing.statistics import StageTimes, Tally
+from ...observing.statistics import StageTimes
+from ...observing.tally import Tally
 from ...ranks import Shard
 from ...runtime.histogram import Histogram
 from .epochs import LastBatch

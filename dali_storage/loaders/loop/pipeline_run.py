@@ -12,7 +12,7 @@ from ...contract._types import IntArray
 from ...contract.errors import RecordError
 from ...dali import failure, has_other_sources, source
 from ...observing.observer import observed
-from ...observing.statistics import Tally
+from ...observing.tally import Tally
 from ...ranks import Shard
 from ...reading.source import BatchStream
 from ...saving import positions, weights

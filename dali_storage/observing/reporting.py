@@ -1,0 +1,76 @@
+"""The text of reports and of warnings of stalls."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .activity import Activity
+from .kernel import mount_of, thread_state
+
+if TYPE_CHECKING:
+    from .stalls import Watched
+    from .statistics import ReaderStatistics
+
+
+def report(readers: Iterable[Watched], now: int) -> str:
+    """The present activity of each thread of some readers, and the readers' statistics."""
+    readers = [*readers]
+    head = f"dali_storage: {len(readers)} open readers in process {os.getpid()}\n"
+    return head + "".join(_about(each, now) for each in readers)
+
+
+def paragraph(watched: Watched, head: str, now: int, more: Iterable[str] = ()) -> str:
+    """The name of a reader with a `head`, `more` lines, and a line for each thread at work."""
+    lines = [f"{watched.name}: {head}", *more, *_threads(watched, now)]
+    return "".join(f"{_printable(line)}\n" for line in lines)
+
+
+def _about(watched: Watched, now: int) -> str:
+    if watched.tally is None:
+        return paragraph(watched, "no batches", now)
+    counted = watched.tally.statistics
+    choices = [f"  {name}: {value}" for name, value in counted.choices.items()]
+    return paragraph(watched, _delivered(counted), now, choices)
+
+
+def _threads(watched: Watched, now: int) -> list[str]:
+    """A line for each thread at work, and one for all that are idle."""
+    busy, idle = list[str](), list[str]()
+    for each in watched.activities:
+        if current := each.current:
+            busy.append(f"  {each.name}: {_at_work(each, *current, now)}")
+        else:
+            idle.append(each.name)
+    return [*busy, f"  idle: {', '.join(idle)}"] if idle else busy
+
+
+def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
+    seconds = max(now - began, 0) / 1e9  # it may have begun since the clock was read
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+    about, thread = activity.describe(), activity.thread
+    parts = [f"{stage} for {seconds:.1f} s, since {since}"]
+    number = activity.batch
+    parts += [] if number is None or number < 0 else [f"batch {number}"]
+    parts += [about] if about else []
+    if thread is None or thread == threading.get_native_id():
+        return ", ".join(parts)
+    # Of several files, the first one is described: they are on one mount in most cases.
+    name = re.sub(r"( and \d+ more)?(, [^,/]+)?$", "", about)
+    mount = mount_of(os.fsencode(name))
+    kernel = f"thread {thread} {thread_state(thread)}"
+    return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
+
+
+def _delivered(counted: ReaderStatistics) -> str:
+    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
+    return f"{counted.summary}; p50/p99 in ms: {', '.join(took) or 'none'}"
+
+
+def _printable(line: str) -> str:
+    """A line with escapes for line ends in names, and for names of other bytes than UTF-8."""
+    return "".join(it if it.isprintable() else repr(it)[1:-1] for it in line)
