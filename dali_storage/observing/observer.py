@@ -16,7 +16,7 @@ from ..reading.slots import Observer
 from ..runtime.profiling import show_name
 from . import stalls
 from .activity import Activities
-from .tally import OPEN, Tally
+from .tally import OPEN, Tally, Watched
 
 if TYPE_CHECKING:
     from .statistics import ReaderStatistics
@@ -32,7 +32,7 @@ class Observed(Observer):
     def __init__(self, name: str, shown: str, stall_after: float | None = None) -> None:
         """`name` is the reader's in figures, `shown` in reports; `stall_after` as the argument."""
         self._name, self._shown, self._stall_after = name, shown, stall_after
-        self._watched: stalls.Watched | None = None
+        self._watched: Watched | None = None
         self._remove: Callable[[], object] = lambda: None
         self._asked = math.inf
         self.tally: Tally | None = None

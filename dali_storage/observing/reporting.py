@@ -7,14 +7,11 @@ import re
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from .activity import Activity
 from .kernel import mount_of, thread_state
-
-if TYPE_CHECKING:
-    from .stalls import Watched
-    from .statistics import ReaderStatistics
+from .statistics import ReaderStatistics
+from .tally import Watched
 
 
 def report(readers: Iterable[Watched], now: int) -> str:

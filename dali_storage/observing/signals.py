@@ -9,7 +9,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from . import stalls
+from . import (
+    reporting,  # noqa: F401  (a handler of a signal imports nothing)
+    stalls,
+)
 
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 """Of the code itself: a handler in Python returns to the same fault."""

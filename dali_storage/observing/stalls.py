@@ -8,59 +8,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from ..reading.lanes import be_lane
-from ..runtime.histogram import Times
-from .activity import Activity
-from .tally import Tally
+from .tally import Watched
 
 _LOGGER = logging.getLogger("dali_storage")
 _TIMES = (1, 2, 4, 8)  # of stall_after, at which there is a warning
 _LATE = 5.0  # seconds: no machine is that busy, so the process was stopped
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds between two looks; a stop of the process is seen then
-
-
-@dataclass(slots=True, eq=False)
-class Watched:
-    """An open or opening reader for the watchdog and reports; keeps nothing of the reader alive.
-
-    Attributes:
-        name: the reader's name, unique among open readers.
-        stall_after: the argument of the readers.
-        activities: one for each thread of the reader.
-        tally: counts delivered batches; None before the lanes begin.
-        crossed: for each thread, when its stage began, and how many of `_TIMES` it had lasted at
-            the last look.
-        warned: when the last warning was, by the watchdog's clock; None before.
-    """
-
-    name: str
-    stall_after: float | None
-    activities: Sequence[Activity] = ()
-    tally: Tally | None = None
-    crossed: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
-    warned: int | None = field(default=None, init=False)
-
-    @contextlib.contextmanager
-    def opening(self) -> Iterator[None]:
-        """The calling thread opens the reader in the block."""
-        activity = Activity("opening", Times(), 0)
-        self.activities = [activity]
-        activity.adopt()
-        try:
-            yield
-        finally:
-            activity.leave()
-            activity.release()
-            self.activities = ()
-
-    def read(self, tally: Tally) -> None:
-        """Watch the lanes from now on, and the thread that asks for batches."""
-        self.tally = tally
-        self.activities = [*tally.activities.lanes, tally.activities.asker]
 
 
 class Watchdog:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..contract.reader import Durations
 from ..reading.buffers import Room
-from ..runtime.histogram import Histogram
-from .activity import Activities
+from ..runtime.histogram import Histogram, Times
+from .activity import Activities, Activity
 
 if TYPE_CHECKING:
     from .statistics import ReaderStatistics
@@ -91,6 +93,46 @@ class Tally:
             choices=self._choices | self._limits(),
             seconds=time.monotonic() - self._since,
         ).of(self)
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """An open or opening reader for the watchdog and reports; keeps nothing of the reader alive.
+
+    Attributes:
+        name: the reader's name, unique among open readers.
+        stall_after: the argument of the readers.
+        activities: one for each thread of the reader.
+        tally: counts delivered batches; None before the lanes begin.
+        crossed: for each thread, when its stage began, and how many of `_TIMES` it had lasted at
+            the last look.
+        warned: when the last warning was, by the watchdog's clock; None before.
+    """
+
+    name: str
+    stall_after: float | None
+    activities: Sequence[Activity] = ()
+    tally: Tally | None = None
+    crossed: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    warned: int | None = field(default=None, init=False)
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """The calling thread opens the reader in the block."""
+        activity = Activity("opening", Times(), 0)
+        self.activities = [activity]
+        activity.adopt()
+        try:
+            yield
+        finally:
+            activity.leave()
+            activity.release()
+            self.activities = ()
+
+    def read(self, tally: Tally) -> None:
+        """Watch the lanes from now on, and the thread that asks for batches."""
+        self.tally = tally
+        self.activities = [*tally.activities.lanes, tally.activities.asker]
 
 
 class OpenReaders:
