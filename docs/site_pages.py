@@ -28,7 +28,6 @@ API = {
     "dali_storage.loaders.transforms": "Transforms of images. Presets are made of them.",
     "dali_storage.ops.readers": "The readers as classes, as in `nvidia.dali.ops.readers`.",
     "dali_storage.dynamic.readers": "The readers of DALI's dynamic mode.",
-    "dali_storage.torch_sampler": "The order of mixtures for torch's `DataLoader`.",
     "dali_storage.ranks": "The rank of this process, and a comparison of all ranks.",
     "dali_storage.prometheus": "Metrics for Prometheus.",
     "dali_storage.testing": "The tests that a backend must pass.",

@@ -4,14 +4,14 @@ python examples/plot_mixture.py docs/sampling.svg
 """
 
 import sys
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.colors import ListedColormap
 
-from dali_storage.torch_sampler import Sampler
+from dali_storage.order import OrderOptions
+from dali_storage.order.sampling import datasets, dealing
 
 SIZES = {"photos": 4000, "scans": 500, "drawings": 60}
 WEIGHTS = {"photos": 0.7, "scans": 0.2, "drawings": 0.1}
@@ -26,8 +26,9 @@ def errors(chosen: Any) -> Any:
 
 
 def draw(path: str) -> None:
-    sampler = Sampler(SIZES, weights=WEIGHTS, batch_size=BATCH, rank=0, world=1)
-    indices = np.fromiter(islice(sampler, POSITIONS), np.int64)
+    sources = {name: datasets.DataSet(size) for name, size in SIZES.items()}
+    stream = datasets.mixture_of(sources, WEIGHTS, None, seed=0, epoch_size=None)
+    indices = dealing.StreamOrder(stream, POSITIONS, OrderOptions(pad_last_batch=True)).batch(0)
     chosen = np.searchsorted(np.cumsum([*SIZES.values()]), indices, "right")
     plt.rcParams |= {"svg.hashsalt": "0", "svg.fonttype": "none", "font.size": 9}
     figure, (order, ours, theirs) = plt.subplots(

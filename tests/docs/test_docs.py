@@ -76,7 +76,7 @@ def test_every_python_snippet_is_known_to_a_test():
         "docs/prove.md": 1,
         "docs/receipts.md": 1,
         "docs/resume.md": 1,
-        "docs/sampling.md": 4,
+        "docs/sampling.md": 2,
         "docs/scaling.md": 4,
         "docs/slow.md": 2,
         "docs/start.md": 1,
