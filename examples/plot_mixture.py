@@ -38,10 +38,8 @@ def draw(path: str) -> None:
     for cut in range(BATCH, SHOWN, BATCH):
         whole = cut % (BATCH * WORLD) == 0
         order.axvline(cut - 0.5, color="black" if whole else "white", linewidth=3)
-    title = (
-        f"The stream. A black line ends a batch of all {WORLD} ranks, a white one that of a rank"
-    )
-    order.set(title=title, yticks=[])
+    title = f"A black line ends a batch of all {WORLD} ranks, a white one that of a rank"
+    order.set(title=f"The stream. {title}", yticks=[])
     independent = np.random.default_rng(0).choice(len(SIZES), POSITIONS, p=[*WEIGHTS.values()])
     for axes, found, title in (
         (ours, chosen, "Samples given, less the share, in this order"),
