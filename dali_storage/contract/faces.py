@@ -18,7 +18,7 @@ class Face(ModuleType):
             what = f"module {self.__name__!r} has no attribute {name!r}{self._hints.get(name, '')}"
             raise AttributeError(what, name=name, obj=self)
         module = importlib.import_module(self._places[name], self.__name__)
-        value = getattr(module, name)
+        value = vars(module).get(name, module)  # itself, if it is a package
         setattr(self, name, value)
         return value
 
@@ -39,8 +39,8 @@ def hold_names(
 
     Args:
         package: the name of the package.
-        places: the module of each name, relative to the package. A module that has the name of a
-            function in it is that function, in the package.
+        places: the module of each name, relative to the package; or a package itself. A module that
+            has the name of a function in it is that function, in the package.
         hints: what to use in place of names that do not exist.
     """
     face = sys.modules[package]

@@ -4,15 +4,19 @@
 the pixels of torchvision.
 """
 
-from ..dali import compat  # first: without DALI, its error says how to install DALI
-from ..ranks import Shard
-from . import transforms
-from .datasets.cifar import cifar10, cifar100
-from .datasets.folders import image_folder
-from .datasets.imagenet import imagenet
-from .loop.loader import Loader
-from .loop.stats import LoaderStats
-from .transforms import presets
+from typing import TYPE_CHECKING
+
+from ..contract.faces import hold_names
+
+if TYPE_CHECKING:
+    from ..ranks import Shard
+    from . import transforms
+    from .datasets.cifar import cifar10, cifar100
+    from .datasets.folders import image_folder
+    from .datasets.imagenet import imagenet
+    from .loop.loader import Loader
+    from .loop.stats import LoaderStats
+    from .transforms import presets
 
 __all__ = [
     "Loader",
@@ -26,4 +30,17 @@ __all__ = [
     "transforms",
 ]
 
-compat.require(__name__, compat.OLDEST)
+hold_names(
+    __name__,
+    {
+        "Loader": ".loop.loader",
+        "LoaderStats": ".loop.stats",
+        "Shard": "..ranks",
+        "cifar10": ".datasets.cifar",
+        "cifar100": ".datasets.cifar",
+        "image_folder": ".datasets.folders",
+        "imagenet": ".datasets.imagenet",
+        "presets": ".transforms.presets",
+        "transforms": ".transforms",
+    },
+)

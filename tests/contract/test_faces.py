@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dali_storage
-from dali_storage import readers
+from dali_storage import loaders, readers
 from tests.kit.paths import ROOT
 
 
@@ -15,7 +15,7 @@ def run(program):
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("face", [dali_storage, readers], ids=lambda face: face.__name__)
+@pytest.mark.parametrize("face", [dali_storage, loaders, readers], ids=lambda face: face.__name__)
 def test_names_are_listed_imported_and_proposed(face):
     names = face.__all__
     program = (
