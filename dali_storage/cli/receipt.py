@@ -24,7 +24,6 @@ from bmap_tools.atomic import destination, replacing
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
 from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
@@ -46,6 +45,7 @@ from . import reader_options
 
 _SHOWN = 20  # most names of a group, which are shown all or not at all
 _NAMES = [0, 2]  # columns of a table
+_MOVED = "if it was moved, give --root or --argument"
 _BATCH = 64
 
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given[comparing:])
     try:
         return _compare(options) if comparing else _write(options)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
+    except reader_options.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -128,14 +128,15 @@ def _compare(given: argparse.Namespace) -> int:
 def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch: Receipt) -> None:
     """Print the samples that are missing, too many or changed."""
     given.reader = made["reader"]
-    arguments = made["arguments"] | reader_options.described(given)["arguments"]
     try:
+        arguments = made["arguments"] | reader_options.described(given)["arguments"]
         catalog, reader, ordering = reader_options.opening_of(made["reader"], arguments).open()
         with reader:
             hashes = Hashes(catalog, ordering)
             today, keys, sizes = _hashed(catalog, reader, hashes, False, missing=True)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
-        console.print_result(f"names need the data set; if it was moved, give --root: {error}")
+    except reader_options.ERRORS as error:
+        hint = f"; {_MOVED}" * isinstance(error, (OSError, TypeError, ValueError))
+        console.print_result(f"names need the data set: {error}{hint}")
         return
     here = made["receipt"]
     if (table_of(here) != today)[:, _NAMES].any():
@@ -143,10 +144,12 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
         console.print_result(f"the names of the data set have changed: {what}")
     elif then.size == sizes.size:
         order = np.argsort(keys, kind="stable")
-        differ = (then.reshape(sizes.shape) != sizes[order]).any(axis=1)
-        for sample in np.sort(order[differ]).tolist():
+        differ = np.sort(order[(then.reshape(sizes.shape) != sizes[order]).any(axis=1)])
+        for sample in differ[:_SHOWN].tolist():
             what = "it is missing" if (sizes[sample] < 0).any() else "its size has changed"
             console.print_result(f"{what}: {_shown(catalog, sample)}")
+        if (more := differ.size - _SHOWN) > 0:
+            console.print_result(f"{more:,} more files are missing or changed; {_MOVED}")
     for kind, found in suspects(here, epoch, today, keys):
         if isinstance(found, str):
             console.print_result(f"{kind}: {found}")

@@ -17,7 +17,6 @@ import numpy as np
 from bmap_tools import console
 
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
 from ..order.resuming.history import Run
 from ..order.resuming.state import SavedPositions, read_state
 from . import reader_options
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         _print(given)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
+    except reader_options.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -72,23 +72,18 @@ def suspects(
                 alone = at.size <= max(1, abs(less))
                 yield from ((kind, members[it]) for it in (at[:, None] if alone else [at]))
             continue
-        number, gone = f"{abs(less):,} sample{'s' * (abs(less) > 1)}", "are" if less < -1 else "is"
-        if less < 0 and (changes[row, _NAMES] == differs[row, _NAMES]).all():
-            number = "a sample" if less == -1 else number
-            yield "missing", f"{number} that {gone} no longer in the data set"
-        elif not less and not key:
+        number = f"{abs(less):,} sample{'s' * (abs(less) > 1)}" if less else "some samples"
+        unknown = f"{number}; which is not known, because names have changed since"
+        if less > 0:
+            kind, unknown = "too many", f"{number}, not in the data set, or given twice"
+        elif less or key:
+            kind = "missing" if less else "missing, and others in its place"
+            if less and (changes[row, _NAMES] == differs[row, _NAMES]).all():
+                unknown = f"{number}, no longer in the data set"
+        else:
             label = "with another label" if not differs[row, _HASHES].any() else "changed"
             kind = "replaced" if replaced else label
-            yield kind, members if same[row] else "a sample whose name has changed since"
-        elif less <= 0 and same[row]:
-            yield "missing" if less else "missing, and others in its place", members
-        elif less > 0 and same[row] and known:
-            yield "too many", members
-        elif less > 0:
-            yield "too many", f"{number}, not in the data set, or given twice"
-        else:
-            what = number if less else "samples, and others in their place"
-            yield "missing", f"{what}; names have changed since, and are not known"
+        yield kind, members if same[row] and (known or less <= 0) else unknown
 
 
 def _differences(dataset: Receipt, epoch: Receipt) -> Words:

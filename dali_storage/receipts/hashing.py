@@ -73,7 +73,7 @@ class Hashes:
             self._cuts[sources[group[0]]] = self._above(group)
             labels = given[group] if given.size else given
             # A list without labels has the numbers of its samples, some of which may be excluded.
-            if labels.size == 1 or (np.diff(labels) <= 0).any():
+            if (np.diff(labels) <= 0).any():
                 self._labels[group] = 2 * labels.astype(np.int64) + 1
 
     def rows(self, samples: IntArray, sizes: IntArray, pieces: Sequence[Any] | None) -> Words:
@@ -103,7 +103,9 @@ class Hashes:
 
     def _paths(self, files: IntArray) -> list[bytes]:
         paths = self._catalog.file_paths(files)
-        return [*map(os.path.abspath, paths)] if self._odd else paths
+        # abspath() keeps two slashes at the start.
+        whole = os.path.abspath
+        return [whole(it).replace(b"//", b"/") for it in paths] if self._odd else paths
 
     def _above(self, samples: IntArray) -> int:
         """Return the length of the directory, with its slash, above the files of some samples."""

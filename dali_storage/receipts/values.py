@@ -65,10 +65,15 @@ def table_of(receipt: Any, what: str = "not a receipt", remedy: str = "make it a
         receipt[name] != same[name] for name in ("count", "replaced", "sum")
     ):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
-    shard, run = receipt["shard"] or [0, 1], receipt["run"]
-    whole = isinstance(shard, (list, tuple)) and [*map(type, shard)] == [int, int]
-    if not whole or not 0 <= shard[0] < shard[1] or not isinstance(run, Mapping):
-        raise ValueError(f"{what}: it is damaged: shard is {shard!r:.80}, run is {run!r:.80}")
+    shard, epoch = receipt["shard"] or [0, 1], receipt["epoch"] or 0
+    fits = isinstance(shard, (list, tuple)) and [*map(type, shard)] == [int, int]
+    for name, right in {
+        "shard": fits and 0 <= shard[0] < shard[1],
+        "run": isinstance(receipt["run"], Mapping),
+        "epoch": isinstance(epoch, int) and epoch >= 0,
+    }.items():
+        if not right:
+            raise ValueError(f"{what}: it is damaged: {name} is {receipt[name]!r:.80}")
     if ROWS % max(1, len(table)) or not len(table):
         raise ValueError(f"{what}: it is damaged: its table has {len(table)} groups")
     return table
