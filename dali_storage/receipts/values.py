@@ -59,23 +59,16 @@ def table_of(receipt: Any, what: str = "not a receipt", remedy: str = "make it a
     if odd := sorted(receipt.keys() ^ _KEYS):
         raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
     words = unpacked(receipt["table"], what)
-    table = words[: words.size // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
-    same = receipt_of(table)
-    if table.size < words.size or any(
-        receipt[name] != same[name] for name in ("count", "replaced", "sum")
-    ):
+    if words.size not in {COLUMNS << it for it in range(ROWS.bit_length())}:
+        raise ValueError(f"{what}: it is damaged: its table has {words.size} numbers")
+    same = receipt_of(table := words.reshape(-1, COLUMNS))
+    if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
-    shard, epoch = receipt["shard"] or [0, 1], receipt["epoch"] or 0
-    fits = isinstance(shard, (list, tuple)) and [*map(type, shard)] == [int, int]
-    for name, right in {
-        "shard": fits and 0 <= shard[0] < shard[1],
-        "run": isinstance(receipt["run"], Mapping),
-        "epoch": isinstance(epoch, int) and epoch >= 0,
-    }.items():
-        if not right:
-            raise ValueError(f"{what}: it is damaged: {name} is {receipt[name]!r:.80}")
-    if ROWS % max(1, len(table)) or not len(table):
-        raise ValueError(f"{what}: it is damaged: its table has {len(table)} groups")
+    shard, epoch, run = receipt["shard"] or [0, 1], receipt["epoch"] or 0, receipt["run"]
+    whole = isinstance(shard, (list, tuple)) and [*map(type, [*shard, epoch])] == [int] * 3
+    if not whole or not 0 <= shard[0] < shard[1] or epoch < 0 or not isinstance(run, Mapping):
+        its = f"shard is {shard!r:.80}, epoch is {epoch!r:.80}, run is {run!r:.80}"
+        raise ValueError(f"{what}: it is damaged: {its}")
     return table
 
 

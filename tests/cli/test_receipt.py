@@ -142,6 +142,21 @@ def test_the_verdict_does_not_need_what_names_need(without, root, tmp_path, caps
     assert sum(it.startswith("it is missing") for it in lines) == missing
 
 
+def test_the_file_of_a_sample_that_is_guilty_is_named(root, tmp_path, capsys):
+    names = {key: sorted(map(str, (root / key).iterdir())) for key in "ab"}
+    words = ["--reader", "columns", "--argument", f"files={json.dumps(names)}", "-o"]
+    made, epoch = tmp_path / "r.json", tmp_path / "e.json"
+    for path in (made, epoch):
+        assert receipt.main([*words, str(path)]) == 0
+        (root / "b" / "01.jpg").write_bytes(b"longer")
+    epoch.write_text(json.dumps(loaded(epoch)))
+    capsys.readouterr()
+    assert receipt.main(["compare", str(made), str(epoch)]) == 1
+    one, two = root / "a" / "00.jpg", root / "b" / "01.jpg"
+    wanted = [f"its size has changed: {two}", f"changed: {one} with {two}"]
+    assert capsys.readouterr().out.splitlines()[1:] == wanted
+
+
 def test_samples_with_the_same_name_are_not_told_apart(root, tmp_path, capsys):
     out, names = tmp_path / "r.json", ["a/00.jpg", "a/02.jpg", "a/00.jpg"]
     words = [f"file_root={root}", f"files={json.dumps(names)}"]
