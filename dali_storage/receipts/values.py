@@ -64,6 +64,9 @@ def table_of(receipt: Any, what: str = "not a receipt", remedy: str = "make it a
     same = receipt_of(table := words.reshape(-1, COLUMNS))
     if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
+    counts, replaced = table[:, 0], table[:, 1]
+    if (counts >> 48).any() or (replaced > counts).any() or table[counts == 0].any():
+        raise ValueError(f"{what}: it is damaged: its table has impossible counts")
     shard, epoch, run = receipt["shard"] or [0, 1], receipt["epoch"] or 0, receipt["run"]
     whole = isinstance(shard, (list, tuple)) and [*map(type, [*shard, epoch])] == [int] * 3
     if not whole or not 0 <= shard[0] < shard[1] or epoch < 0 or not isinstance(run, Mapping):
