@@ -46,20 +46,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"python -m dali_storage receipt{' compare' * comparing}", description=__doc__
     )
+    add = parser.add_argument
     if comparing:
-        parser.add_argument("dataset", metavar="FILE", help="written by `receipt`")
-        parser.add_argument("epoch", metavar="EPOCH", help="JSON of one receipt, or of all ranks'")
+        add("dataset", metavar="FILE", help="written by `receipt`")
+        add("epoch", metavar="EPOCH", help="JSON of one receipt, or of all ranks'")
         text = "where the data set is now, if it was moved"
-        parser.add_argument(
-            "--root", metavar="PATH", nargs="+", dest="paths", default=[], help=text
-        )
+        add("--root", metavar="PATH", nargs="+", dest="paths", default=[], help=text)
         reader_options.add_argument(parser)
     else:
         reader_options.add_options(parser)
         text = "the receipt to write, in JSON"
-        parser.add_argument("-o", "--output", metavar="FILE", required=True, help=text)
+        add("-o", "--output", metavar="FILE", required=True, help=text)
         text = "read all samples, and hash their bytes"
-        parser.add_argument("--bytes", action="store_true", help=text)
+        add("--bytes", action="store_true", help=text)
     options = parser.parse_args(given[comparing:])
     try:
         return _compare(options) if comparing else _write(options)

@@ -109,7 +109,7 @@ def combine(*receipts: Mapping[str, Any]) -> Receipt:
             raise ValueError(f"the receipt of rank {rank} of {world} is given twice")
         given[rank] = other
         for before, each in given.items():
-            if differs := different(each["run"], other["run"]):
+            if each["run"] != other["run"] and (differs := different(each["run"], other["run"])):
                 what = f"the receipts of ranks {before} and {rank} are of different runs: {differs}"
                 remedy = f"if they are of one, give all ranks the same {USER} in the environment"
                 raise ValueError(f"{what}; {remedy}")
