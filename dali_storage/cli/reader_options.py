@@ -5,8 +5,11 @@ import json
 import os
 from typing import Any
 
+from ..contract.errors import BackendUnavailable
 from ..reading.opening import Opening
 from .index_samples import key_and_value
+
+ERRORS = BackendUnavailable, ImportError, MemoryError, OSError, TypeError, ValueError  # of opening
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +32,7 @@ def loaded(path: str) -> Any:
     with open(path, "rb") as file:
         try:
             return json.load(file)
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise ValueError(f"{path!r} is not JSON: {error}") from None
 
 

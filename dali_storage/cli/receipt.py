@@ -24,28 +24,18 @@ from bmap_tools.atomic import destination, replacing
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
 from ..contract.reader import Reader
 from ..contract.views import Views
 from ..reading.batches import read_batch
-from ..receipts.dataset import compare, suspects
+from ..receipts import values
+from ..receipts.dataset import NAMES, compare, suspects
 from ..receipts.hashing import Hashes
-from ..receipts.values import (
-    COLUMNS,
-    ROWS,
-    Receipt,
-    Words,
-    combine,
-    packed,
-    receipt_of,
-    table_of,
-    unpacked,
-)
+from ..receipts.values import COLUMNS, ROWS, Receipt, Words
 from ..runtime.machine import processors
 from . import reader_options
 
 _SHOWN = 20  # most names of a group, which are shown all or not at all
-_NAMES = [0, 2]  # columns of a table
+_MOVED = "if it was moved, give --root or --argument"
 _BATCH = 64
 
 
@@ -56,24 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog=f"python -m dali_storage receipt{' compare' * comparing}", description=__doc__
     )
+    add = parser.add_argument
     if comparing:
-        parser.add_argument("dataset", metavar="FILE", help="written by `receipt`")
-        parser.add_argument("epoch", metavar="EPOCH", help="JSON of one receipt, or of all ranks'")
+        add("dataset", metavar="FILE", help="written by `receipt`")
+        add("epoch", metavar="EPOCH", help="JSON of one receipt, or of all ranks'")
         text = "where the data set is now, if it was moved"
-        parser.add_argument(
-            "--root", metavar="PATH", nargs="+", dest="paths", default=[], help=text
-        )
+        add("--root", metavar="PATH", nargs="+", dest="paths", default=[], help=text)
         reader_options.add_argument(parser)
     else:
         reader_options.add_options(parser)
         text = "the receipt to write, in JSON"
-        parser.add_argument("-o", "--output", metavar="FILE", required=True, help=text)
+        add("-o", "--output", metavar="FILE", required=True, help=text)
         text = "read all samples, and hash their bytes"
-        parser.add_argument("--bytes", action="store_true", help=text)
+        add("--bytes", action="store_true", help=text)
     options = parser.parse_args(given[comparing:])
     try:
         return _compare(options) if comparing else _write(options)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
+    except reader_options.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -90,10 +79,10 @@ def _write(given: argparse.Namespace) -> int:
             hashes = Hashes(catalog, ordering)
             table, keys, sizes = _hashed(catalog, reader, hashes, given.bytes)
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
-        receipt = receipt_of(table, mode=mode, **dataset, shard=None, run={})
+        receipt = values.receipt_of(table, mode=mode, **dataset, shard=None, run={})
         counts = np.unique(keys, return_counts=True)[1]
-        made |= {"receipt": receipt, "alike": int(counts[counts > 1].sum())}
-        made |= {"sizes": packed(sizes[np.argsort(keys, kind="stable")])}
+        ordered = values.packed(sizes[np.argsort(keys, kind="stable")])
+        made |= {"receipt": receipt, "alike": int(counts[counts > 1].sum()), "sizes": ordered}
         file.write(json.dumps(made, indent=1).encode())
     what = f"{receipt['count']:,} samples, {int(sizes.sum()):,} bytes"
     console.print_result(f"{given.output!r}: {what}, {mode}: {receipt['sum']}")
@@ -109,11 +98,11 @@ def _compare(given: argparse.Namespace) -> int:
     if not isinstance(made, dict) or made.keys() - {"alike"} != keys:
         what = "is not the receipt of a data set; make one by `python -m dali_storage receipt`"
         raise ValueError(f"{given.dataset!r} {what}")
-    then = unpacked(made["sizes"], repr(given.dataset)).view(np.int64)
+    then = values.unpacked(made["sizes"], repr(given.dataset)).view(np.int64)
     ranks = epoch if isinstance(epoch, list) else [epoch]
     for path, each in [(given.dataset, made["receipt"]), *((given.epoch, it) for it in ranks)]:
-        table_of(each, f"{path!r}: not a receipt")  # for an error with the path
-    epoch = combine(*ranks)
+        values.table_of(each, f"{path!r}: not a receipt")  # for an error with the path
+    epoch = values.combine(*ranks)
     complete, verdict = compare(made["receipt"], epoch, made.get("alike", 0))
     console.print_result(verdict)
     if len(ranks) > 1 and not set.intersection(*({*it["run"]} for it in ranks)):
@@ -128,25 +117,29 @@ def _compare(given: argparse.Namespace) -> int:
 def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch: Receipt) -> None:
     """Print the samples that are missing, too many or changed."""
     given.reader = made["reader"]
-    arguments = made["arguments"] | reader_options.described(given)["arguments"]
     try:
+        arguments = made["arguments"] | reader_options.described(given)["arguments"]
         catalog, reader, ordering = reader_options.opening_of(made["reader"], arguments).open()
         with reader:
             hashes = Hashes(catalog, ordering)
             today, keys, sizes = _hashed(catalog, reader, hashes, False, missing=True)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
-        console.print_result(f"names need the data set; if it was moved, give --root: {error}")
+    except reader_options.ERRORS as error:
+        hint = f"; {_MOVED}" * isinstance(error, (OSError, TypeError, ValueError))
+        console.print_result(f"names need the data set: {error}{hint}")
         return
     here = made["receipt"]
-    if (table_of(here) != today)[:, _NAMES].any():
+    if (values.table_of(here) != today)[:, NAMES].any():
         what = f"{here['count']:,} samples then, {catalog.delivered:,} now"
         console.print_result(f"the names of the data set have changed: {what}")
     elif then.size == sizes.size:
         order = np.argsort(keys, kind="stable")
-        differ = (then.reshape(sizes.shape) != sizes[order]).any(axis=1)
-        for sample in np.sort(order[differ]).tolist():
-            what = "it is missing" if (sizes[sample] < 0).any() else "its size has changed"
-            console.print_result(f"{what}: {_shown(catalog, sample)}")
+        rows, columns = np.nonzero(then.reshape(sizes.shape) != sizes[order])
+        differ = np.sort(order[rows] * catalog.pieces + columns)
+        for piece in differ[:_SHOWN].tolist():
+            what = "it is missing" if sizes.flat[piece] < 0 else "its size has changed"
+            console.print_result(f"{what}: {_shown(catalog, [piece])}")
+        if (more := differ.size - _SHOWN) > 0:
+            console.print_result(f"{more:,} more files are missing or changed; {_MOVED}")
     for kind, found in suspects(here, epoch, today, keys):
         if isinstance(found, str):
             console.print_result(f"{kind}: {found}")
@@ -154,7 +147,8 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
             console.print_result(f"{kind}: some of a group of {found.size:,} samples")
         else:
             among = f", among {found.size:,} names" * (found.size > 1)
-            some = ", ".join(_shown(catalog, it) for it in found.tolist())
+            its = catalog.pieces_of(found).reshape(-1, catalog.pieces)
+            some = ", ".join(_shown(catalog, it) for it in its.tolist())
             console.print_result(f"{kind}{among}: {some}")
 
 
@@ -204,6 +198,6 @@ def _hashed(
     return table, np.concatenate(keys), np.concatenate(sizes).reshape(-1, catalog.pieces)
 
 
-def _shown(catalog: Catalog, sample: int) -> str:
-    name = os.fsdecode(catalog.name(piece := sample * catalog.pieces))
-    return f"{name} {catalog.where(piece)}".rstrip()
+def _shown(catalog: Catalog, pieces: list[int]) -> str:
+    names = dict.fromkeys(os.fsdecode(catalog.name(it)) for it in pieces)
+    return f"{' with '.join(names)} {catalog.where(pieces[0])}".rstrip()

@@ -17,7 +17,6 @@ import numpy as np
 from bmap_tools import console
 
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
 from ..order.resuming.history import Run
 from ..order.resuming.state import SavedPositions, read_state
 from . import reader_options
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         _print(given)
-    except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
+    except reader_options.ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -52,11 +51,11 @@ def _print(given: argparse.Namespace) -> None:
         numbers = _samples(catalog, os.fsencode(given.name))
     if steps.stop > run.step:
         print(f"a forecast, if {run.ranks(run.step)} ranks go on", file=sys.stderr)
+    most = max(map(run.ranks, steps), default=run.ranks(run.step)) - 1
+    if given.rank is not None and not 0 <= given.rank <= most:
+        raise ValueError(f"--rank must be from 0 to {most}, not {given.rank}")
     for step in steps:
         every = range(run.ranks(step))
-        if given.rank not in (None, *every) and given.name is None:
-            what = f"step {step} has the ranks 0 to {len(every) - 1}, not {given.rank}"
-            raise ValueError(f"--rank: {what}")
         for rank in every if given.rank is None else {given.rank} & {*every}:
             batch = run.batch(step, rank)
             if numbers is not None:

@@ -7,7 +7,7 @@ import numpy as np
 from ..contract._types import IntArray
 from .values import COLUMNS, Receipt, Words, table_of
 
-_NAMES, _HASHES, _LABELS = [0, 2], slice(3, 5), 5
+NAMES, _HASHES, _LABELS = [0, 2], slice(3, 5), 5  # columns of a table
 
 
 def compare(dataset: Receipt, epoch: Receipt, alike: int = 0) -> tuple[bool, str]:
@@ -26,7 +26,7 @@ def compare(dataset: Receipt, epoch: Receipt, alike: int = 0) -> tuple[bool, str
     differs = _differences(dataset, epoch)
     what = "the data set" if epoch["epoch"] is None else f"epoch {epoch['epoch']}"
     what += "" if epoch["source"] is None else f" of {epoch['source']!r}"
-    if differs[:, _NAMES].any():
+    if differs[:, NAMES].any():
         less = size - epoch["count"]
         how = f"{abs(less):,} {'missing' if less > 0 else 'too many'}" if less else ""
         how = how or "others than these"
@@ -58,10 +58,10 @@ def suspects(
     its, differs = table_of(epoch), _differences(dataset, epoch)
     then, rows = its - differs, keys % np.uint64(len(its))
     changes = today.reshape(-1, len(its), COLUMNS).sum(axis=0) - then  # of the data set until now
-    same, there = ~changes[:, _NAMES].any(axis=1), then[:, 0] > 0
+    same, there = ~changes[:, NAMES].any(axis=1), then[:, 0] > 0
     known = dataset["dataset"] == epoch["dataset"]
     # If no group is equal, names may be those below another directory.
-    if not (same & there).any() or not (known or (there & ~differs[:, _NAMES].any(axis=1)).any()):
+    if not (same & there).any() or not (known or (there & ~differs[:, NAMES].any(axis=1)).any()):
         yield "no names", "the files of today, or of the epoch, are not those of the data set"
         return
     for row in np.flatnonzero(differs.any(axis=1)).tolist():
@@ -72,23 +72,18 @@ def suspects(
                 alone = at.size <= max(1, abs(less))
                 yield from ((kind, members[it]) for it in (at[:, None] if alone else [at]))
             continue
-        number, gone = f"{abs(less):,} sample{'s' * (abs(less) > 1)}", "are" if less < -1 else "is"
-        if less < 0 and (changes[row, _NAMES] == differs[row, _NAMES]).all():
-            number = "a sample" if less == -1 else number
-            yield "missing", f"{number} that {gone} no longer in the data set"
-        elif not less and not key:
+        number = f"{abs(less):,} sample{'s' * (abs(less) > 1)}" if less else "some samples"
+        unknown = f"{number}; which is not known, because names have changed since"
+        if less > 0:
+            kind, unknown = "too many", f"{number}, not in the data set, or given twice"
+        elif less or key:
+            kind = "missing" if less else "missing, and others in its place"
+            if less and (changes[row, NAMES] == differs[row, NAMES]).all():
+                unknown = f"{number}, no longer in the data set"
+        else:
             label = "with another label" if not differs[row, _HASHES].any() else "changed"
             kind = "replaced" if replaced else label
-            yield kind, members if same[row] else "a sample whose name has changed since"
-        elif less <= 0 and same[row]:
-            yield "missing" if less else "missing, and others in its place", members
-        elif less > 0 and same[row] and known:
-            yield "too many", members
-        elif less > 0:
-            yield "too many", f"{number}, not in the data set, or given twice"
-        else:
-            what = number if less else "samples, and others in their place"
-            yield "missing", f"{what}; names have changed since, and are not known"
+        yield kind, members if same[row] and (known or less <= 0) else unknown
 
 
 def _differences(dataset: Receipt, epoch: Receipt) -> Words:

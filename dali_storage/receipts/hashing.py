@@ -53,28 +53,23 @@ class Hashes:
         mixture = getattr(ordering, "mixture", None)
         self._catalog, self._digest = catalog, xxh3()
         self._source_of = np.zeros_like if mixture is None else mixture.sources_of
-        names, absolute = catalog.names, np.frombuffer(catalog.names, np.uint8)
-        absolute = absolute[catalog.offsets[:-1]] == ord("/")
+        absolute = np.frombuffer(catalog.names, np.uint8)[catalog.offsets[:-1]] == ord("/")
+        odd = any(re.search(it, catalog.names) for it in (b"//", rb"\./"))  # faster than one
         is_url = scheme(catalog.root) or scheme(catalog.file_name(0))
-        odd = absolute.any() != absolute.all() or any(
-            re.search(it, names) for it in (b"//", rb"\./")
-        )
-        self._odd = odd and not is_url
-        sources = self._source_of(every := np.arange(catalog.delivered))
+        self._odd = not is_url and (odd or absolute.any() != absolute.all())
+        sources = self._source_of(np.arange(catalog.delivered))
         order = np.argsort(sources, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(sources[order])) + 1)
         self._cuts = np.zeros(int(sources.max(initial=0)) + 1, np.int64)
         # None: there are no labels, or those of readers.mix, or of classes, are not the data set's.
-        given = catalog.labels if "joint" not in catalog.sidecar else catalog.labels[:0]
-        if mixture is not None and not isinstance(mixture.names[0], str):
-            given = given[:0]
-        self._labels = np.zeros(every.size if given.size else 0, np.int64)
+        is_of_classes = mixture is not None and not isinstance(mixture.names[0], str)
+        given = catalog.labels[: 0 if is_of_classes or "joint" in catalog.sidecar else None]
+        self._labels = np.zeros(given.size, np.int64)
         for group in groups:
             self._cuts[sources[group[0]]] = self._above(group)
-            labels = given[group] if given.size else given
             # A list without labels has the numbers of its samples, some of which may be excluded.
-            if labels.size == 1 or (np.diff(labels) <= 0).any():
-                self._labels[group] = 2 * labels.astype(np.int64) + 1
+            if given.size and (np.diff(given[group]) <= 0).any():
+                self._labels[group] = 2 * given[group].astype(np.int64) + 1
 
     def rows(self, samples: IntArray, sizes: IntArray, pieces: Sequence[Any] | None) -> Words:
         """Return what is added up of n delivered samples: uint64[n, 6].
@@ -103,7 +98,9 @@ class Hashes:
 
     def _paths(self, files: IntArray) -> list[bytes]:
         paths = self._catalog.file_paths(files)
-        return [*map(os.path.abspath, paths)] if self._odd else paths
+        # abspath() keeps two slashes at the start.
+        whole = os.path.abspath
+        return [whole(it).replace(b"//", b"/") for it in paths] if self._odd else paths
 
     def _above(self, samples: IntArray) -> int:
         """Return the length of the directory, with its slash, above the files of some samples."""

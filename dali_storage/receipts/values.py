@@ -59,18 +59,19 @@ def table_of(receipt: Any, what: str = "not a receipt", remedy: str = "make it a
     if odd := sorted(receipt.keys() ^ _KEYS):
         raise ValueError(f"{what}: missing or unexpected keys: {', '.join(odd)}")
     words = unpacked(receipt["table"], what)
-    table = words[: words.size // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
-    same = receipt_of(table)
-    if table.size < words.size or any(
-        receipt[name] != same[name] for name in ("count", "replaced", "sum")
-    ):
+    if words.size not in {COLUMNS << it for it in range(ROWS.bit_length())}:
+        raise ValueError(f"{what}: it is damaged: its table has {words.size} numbers")
+    same = receipt_of(table := words.reshape(-1, COLUMNS))
+    if any(receipt[name] != same[name] for name in ("count", "replaced", "sum")):
         raise ValueError(f"{what}: it is damaged: its table has another count or sum")
-    shard, run = receipt["shard"] or [0, 1], receipt["run"]
-    whole = isinstance(shard, (list, tuple)) and [*map(type, shard)] == [int, int]
-    if not whole or not 0 <= shard[0] < shard[1] or not isinstance(run, Mapping):
-        raise ValueError(f"{what}: it is damaged: shard is {shard!r:.80}, run is {run!r:.80}")
-    if ROWS % max(1, len(table)) or not len(table):
-        raise ValueError(f"{what}: it is damaged: its table has {len(table)} groups")
+    counts, replaced = table[:, 0], table[:, 1]
+    if (counts >> 48).any() or (replaced > counts).any() or table[counts == 0].any():
+        raise ValueError(f"{what}: it is damaged: its table has impossible counts")
+    shard, epoch, run = receipt["shard"] or [0, 1], receipt["epoch"] or 0, receipt["run"]
+    whole = isinstance(shard, (list, tuple)) and [*map(type, [*shard, epoch])] == [int] * 3
+    if not whole or not 0 <= shard[0] < shard[1] or epoch < 0 or not isinstance(run, Mapping):
+        its = f"shard is {shard!r:.80}, epoch is {epoch!r:.80}, run is {run!r:.80}"
+        raise ValueError(f"{what}: it is damaged: {its}")
     return table
 
 
@@ -108,7 +109,7 @@ def combine(*receipts: Mapping[str, Any]) -> Receipt:
             raise ValueError(f"the receipt of rank {rank} of {world} is given twice")
         given[rank] = other
         for before, each in given.items():
-            if differs := different(each["run"], other["run"]):
+            if each["run"] != other["run"] and (differs := different(each["run"], other["run"])):
                 what = f"the receipts of ranks {before} and {rank} are of different runs: {differs}"
                 remedy = f"if they are of one, give all ranks the same {USER} in the environment"
                 raise ValueError(f"{what}; {remedy}")

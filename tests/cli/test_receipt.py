@@ -1,9 +1,11 @@
 """`python -m dali_storage receipt`, and what `compare` says."""
 
 import json
+import sys
 
 import pytest
 
+import dali_storage
 from dali_storage import readers
 from dali_storage.cli import index, receipt
 from dali_storage.cli.index_samples import key_and_value
@@ -50,7 +52,7 @@ CASES = {
     f"""{ONCE} but with other sizes and bytes
         its size has changed: a/04.jpg | changed: a/04.jpg""": {"new": b"longer!"},
     f"""{PARTLY} 29 of 30 samples, 1 missing
-        missing: a sample that is no longer in the data set
+        missing: 1 sample, no longer in the data set
         the names of the data set have changed: 30 samples then, 29 now""": {"new": None},
 }
 
@@ -109,10 +111,50 @@ def test_the_verdict_needs_no_data_set_and_names_need_its_new_root(root, made, t
     assert receipt.main(words) == 1
     verdict, remedy = capsys.readouterr().out.splitlines()
     assert verdict == f"{PARTLY} 28 of 30 samples, 2 missing"
-    assert remedy.startswith("names need the data set; if it was moved, give --root: ")
+    assert remedy.startswith("names need the data set: [Errno 2] No such file or directory")
+    assert remedy.endswith("; if it was moved, give --root or --argument")
     assert receipt.main([*words, "--root", str(tmp_path / "moved")]) == 1
     named = ["missing: b/27.jpg", "missing: b/29.jpg"]
     assert sorted(capsys.readouterr().out.splitlines()[1:]) == named
+
+
+@pytest.mark.parametrize("without", ["arguments", "DALI", "files"])
+def test_the_verdict_does_not_need_what_names_need(without, root, tmp_path, capsys, monkeypatch):
+    made, epoch = tmp_path / "r.json", tmp_path / "e.json"
+    for path, names in [(made, "ab"), (epoch, "a")]:
+        files = [str(it) for name in names for it in sorted((root / name).iterdir())]
+        words = ["--argument", f"file_root={root}", f"files={json.dumps(files)}"]
+        assert receipt.main([*words, "-o", str(path)]) == 0
+    epoch.write_text(json.dumps(loaded(epoch)))
+    if without == "arguments":
+        made.write_text(json.dumps(json.loads(made.read_text()) | {"arguments": None}))
+    elif without == "DALI":
+        monkeypatch.delattr(dali_storage, "readers")
+        monkeypatch.setitem(sys.modules, "dali_storage.readers", None)
+    else:
+        root.rename(tmp_path / "moved")
+    capsys.readouterr()
+    assert receipt.main(["compare", str(made), str(epoch)]) == 1
+    verdict, *lines = capsys.readouterr().out.splitlines()
+    assert verdict == "the data set is not complete: 15 of 30 samples, 15 missing"
+    missing = [it.startswith("it is missing: ") for it in lines].count(True)
+    assert missing == (20 if without == "files" else 0)
+    assert lines[missing].endswith(" --root or --argument") == (without != "DALI")
+
+
+def test_the_file_of_a_sample_that_is_guilty_is_named(root, tmp_path, capsys):
+    names = {key: sorted(map(str, (root / key).iterdir())) for key in "ab"}
+    words = ["--reader", "columns", "--argument", f"files={json.dumps(names)}", "-o"]
+    made, epoch = tmp_path / "r.json", tmp_path / "e.json"
+    for path in (made, epoch):
+        assert receipt.main([*words, str(path)]) == 0
+        (root / "b" / "01.jpg").write_bytes(b"longer")
+    epoch.write_text(json.dumps(loaded(epoch)))
+    capsys.readouterr()
+    assert receipt.main(["compare", str(made), str(epoch)]) == 1
+    one, two = root / "a" / "00.jpg", root / "b" / "01.jpg"
+    wanted = [f"its size has changed: {two}", f"changed: {one} with {two}"]
+    assert capsys.readouterr().out.splitlines()[1:] == wanted
 
 
 def test_samples_with_the_same_name_are_not_told_apart(root, tmp_path, capsys):
@@ -144,6 +186,7 @@ def test_tfrecord_needs_no_features(words, tmp_path):
     [
         (None, "{", "is not JSON"),
         ("{", "[]", "is not JSON"),
+        (None, "[" * 100_000, "is not JSON"),
         ("{}", "[]", "is not the receipt of a data set"),
         (None, "[]", "must be given once"),
         (None, '{"count": 1}', "not a receipt"),

@@ -88,3 +88,13 @@ def test_what_is_proven_is_named():
         ]
         wanted = [("missing", [it]) for it in missing] + [("too many", [it]) for it in {*twice}]
         assert found == wanted
+
+
+def test_a_changed_sample_is_not_said_to_be_renamed_with_others_of_its_group():
+    rows = np.random.default_rng(0).integers(0, 2**64, (10, COLUMNS), np.uint64)
+    rows[:, 0], rows[:, 1] = 1, 0
+    rows[:2, 2] = 7, 7 + ROWS
+    dataset, today = receipt(rows[1:], 1), (table(rows), rows[:, 2])
+    rows[1, 3] += np.uint64(1)
+    words = "some samples; which is not known, because names have changed since"
+    assert [*suspects(dataset, receipt(rows[1:], 1), *today)] == [("changed", words)]

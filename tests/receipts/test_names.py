@@ -1,5 +1,7 @@
 """Names of samples: the same wherever files are, and different for different files."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,9 @@ WAYS = {
     },
     "half": lambda root, names: {"files": [str(root / names[0]), *names[1:]], "file_root": root},
     "list": listed,
+    "two slashes": lambda root, names: {
+        "files": [f"/{root}/{names[0]}", *(f"{root}/{name}" for name in names[1:])]
+    },
 }
 
 
@@ -62,6 +67,15 @@ def test_the_same_files_have_the_same_names(way, names, below, tmp_path):
     found, rows = hashed(WAYS[way](root, names))
     assert found == sums(wanted, "samples")
     assert len({*rows[:, 2].tolist()}) == len(names)
+
+
+def test_the_number_of_the_only_sample_that_is_left_is_no_label(tmp_path):
+    root, bad = write(tmp_path / "set", CLASSES), tmp_path / "bad.jsonl"
+    lines = [{"path": str(root / name), "reason": "bad"} for name in CLASSES]
+    lines = [json.dumps({"index": index, **line}) for index, line in enumerate(lines[:2])]
+    bad.write_text("\n".join(lines))
+    files = [str(root / name) for name in CLASSES]
+    assert hashed({"files": files, "exclude": bad})[1][:, 5].tolist() == [0]
 
 
 def test_other_readers_name_files_alike(tmp_path):

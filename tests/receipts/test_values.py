@@ -4,9 +4,11 @@ import json
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 
 from dali_storage import BackendUnavailable, readers, receipts
+from dali_storage.receipts import values
 from tests.kit.containers import write_tar
 from tests.kit.dali import build
 from tests.kit.receipts import of, sums_of
@@ -44,6 +46,7 @@ def one():
         ({"sum": "zz"}, "not a receipt: it is damaged: its table has another count or sum"),
         ({"table": "AAAA"}, "damaged: Error -3"),
         ({"count": -1}, "damaged"),
+        ({"epoch": "0"}, "damaged: .* epoch is '0'"),
         ({"more": 1}, "unexpected keys: more"),
     ],
 )
@@ -54,6 +57,14 @@ def test_receipts_that_do_not_belong_together(changes, message, one):
         receipts.combine(None)
     with pytest.raises(ValueError, match="ranks 0, 2 of 3 gave no receipt"):
         receipts.combine(one | {"shard": [1, 3]})
+
+
+@pytest.mark.parametrize(("column", "less"), [(0, 1000), (1, 1), (3, 1)])
+def test_a_table_that_no_samples_have_is_damaged(column, less, one):
+    table = values.table_of(one)
+    table[np.flatnonzero(table[:, 0] == 0)[:1], column] -= np.uint64(less)
+    with pytest.raises(ValueError, match="it is damaged: its table has impossible counts"):
+        receipts.combine(one | values.receipt_of(table))
 
 
 def test_states_that_do_not_belong_together():

@@ -203,7 +203,7 @@ def read_state(what: str, state: Any, dealt: bool) -> tuple[dict[str, Any], Orde
         TypeError, ValueError: not a state; says why, after `what`.
     """
     if not isinstance(state, Mapping):
-        raise TypeError(f"{what} but {state!r}")
+        raise TypeError(f"{what} but {state!r:.80}")
     read = _read(what, state, _STATE)
     for name, most in (("given", read["samples"] - 1), ("num_shards", read["samples"])):
         if read[name] > most and not dealt:
@@ -241,7 +241,7 @@ def _require_same(what: str, saved: Mapping[str, Any], here: Mapping[str, Any]) 
 
 def _read(what: str, saved: Any, known: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
     if not isinstance(saved, Mapping):
-        raise ValueError(f"{what} but {saved!r}")
+        raise ValueError(f"{what} but {saved!r:.80}")
     if saved.get("version") != VERSION:
         version = f"version {saved['version']!r}" if "version" in saved else "without a version"
         raise ValueError(
