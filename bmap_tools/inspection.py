@@ -27,7 +27,7 @@ The kernel's clock for time stamps advances every 10 ms or more often.
 """
 _SECOND_NS = 1_000_000_000
 
-_LATEST_NS = 2**63 - 1
+_INT64_MAX = 2**63 - 1
 
 # <linux/fs.h>
 _GETFLAGS = 0x80086601  # FS_IOC_GETFLAGS: _IOR('f', 1, long), though the kernel writes an int
@@ -86,7 +86,7 @@ def _outcome(fd: int, status: os.stat_result, device: int, file_system: FileSyst
         return "it is not a regular file"
     if status.st_dev != device:
         return "it is on another file system"
-    if max(status.st_mtime_ns, status.st_ctime_ns) > _LATEST_NS:
+    if max(status.st_mtime_ns, status.st_ctime_ns) > _INT64_MAX:
         return "its time stamps are beyond the year 2262, which a map cannot store"
     if not status.st_size:
         return []
@@ -128,5 +128,7 @@ def inspect_unopened(name: bytes, directory: int) -> Inspected:
 
 
 def _status(found: os.stat_result) -> Status:
-    mtime_ns, ctime_ns = min(found.st_mtime_ns, _LATEST_NS), min(found.st_ctime_ns, _LATEST_NS)
-    return found.st_size, found.st_ino, mtime_ns, ctime_ns
+    # A map cannot store larger ones: time stamps, or inodes of a file system mounted below.
+    numbers = found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    inode, mtime_ns, ctime_ns = (min(it, _INT64_MAX) for it in numbers)
+    return found.st_size, inode, mtime_ns, ctime_ns

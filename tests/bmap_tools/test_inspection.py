@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +66,23 @@ def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root, bmap):
     assert tool("create", root, "-o", bmap) == 1
     assert "2262" in entries(bmap)["late"][4]
     assert tool("verify", bmap) == 0
+
+
+def test_a_large_inode_of_another_file_system_is_stored_as_the_largest(root, bmap, monkeypatch):
+    """Such as a hash, of a file below a mount of rclone."""
+
+    def elsewhere(fd):
+        real = fstat(fd)
+        fields = {name: getattr(real, name) for name in dir(real) if name.startswith("st_")}
+        return SimpleNamespace(**fields | {"st_ino": 2**64 - 17, "st_dev": -1})
+
+    fill(root, (5000,))
+    settle()
+    fstat = os.fstat
+    monkeypatch.setattr(inspection, "os", SimpleNamespace(**vars(os) | {"fstat": elsewhere}))
+    assert tool("create", root, "-o", bmap) == 1
+    ((_, inode, *_, reason),) = entries(bmap).values()
+    assert (inode, reason) == (2**63 - 1, "it is on another file system")
 
 
 def test_a_file_whose_extents_cannot_be_read_is_not_mapped(root, bmap, monkeypatch):
