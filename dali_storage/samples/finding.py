@@ -63,9 +63,8 @@ def locations(
     """
     found = [] if file_root is None else [location("file_root", root_of(file_root))]
     found += files[:1] if files else []  # the others are of the same kind
-    if file_list is not None:
-        path = os.fsdecode(local_path("file_list", file_list))
-        # A list that cannot be read is an error when the samples are found.
+    # A pipe is read once, when the samples are found; a list that cannot be read is an error then.
+    if file_list is not None and os.path.isfile(path := local_path("file_list", file_list)):
         with suppress(OSError), open(path, "rb") as lines:
             found += [next(filter(bytes.strip, lines), b"")]
             if scheme(found[-1]):

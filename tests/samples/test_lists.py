@@ -22,6 +22,17 @@ from tests.kit.tiers import by_tier
 
 # --- a list ---
 
+
+def test_a_list_that_is_a_pipe_is_read_once():
+    reader, writer = os.pipe()
+    os.write(writer, b"a.jpg 0\nb.jpg 1\n")
+    os.close(writer)
+    given = {"file_root": "/root", "file_list": f"/dev/fd/{reader}"}
+    assert locations(given["file_root"], None, given["file_list"]) == [b"/root"]
+    assert len(finding.find(**given)) == 2
+    os.close(reader)
+
+
 LIST_NAMES = [
     b"a.jpg",
     b"a b.jpg",
