@@ -22,7 +22,7 @@ from bmap_tools.console import print_row
 
 from ..contract import registry
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog, join_path
+from ..contract.catalog import Catalog, join_path, open_regular
 from ..contract.errors import BackendUnavailable, named
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
@@ -172,7 +172,10 @@ def _case(call: str, choices: Mapping[str, Any], what: str) -> str:
 def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
     """Return the call for tars, TFRecord or LMDB files, and their catalog, if these are any."""
     if paths[1:]:
-        kind, *_ = [kind_of(os.fsdecode(path)).name for path in paths]
+        kind, *others = dict.fromkeys(kind_of(os.fsdecode(path)).name for path in paths)
+        if others:
+            what = f"{kind} and {' and '.join(others)} files have different readers"
+            raise ValueError(f"{what}; give files of one kind")
         given = f"[{os.fsdecode(paths[0])!r}, ...]"
         return f"{_CALLS[kind]}{given}", Catalog.from_names(paths, range(len(paths)))
     path, end, files = paths[0], b"", [*paths]
@@ -189,7 +192,7 @@ def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
     given = repr(os.fsdecode(files[0]))
     if len(files) > 1:
         given = f"glob.glob({os.fsdecode(os.path.join(glob.escape(path), b'*' + end))!r})"
-    with suppress(OSError), open(min(files), "rb") as first:
+    with suppress(OSError), open_regular(min(files)) as first:
         try:
             kind = kind_of(os.fsdecode(min(files))).name
             return f"{_CALLS[kind]}{given}", Catalog.from_names(files, range(len(files)))

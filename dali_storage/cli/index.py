@@ -20,6 +20,7 @@ from bmap_tools import console
 from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick
 
+from ..contract.catalog import open_regular
 from ..formats.lmdb import index as lmdb_index
 from ..formats.lmdb import pages
 from ..formats.tar import archive
@@ -123,7 +124,7 @@ def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
 
 def kind_of(file: str) -> Kind:
     """Return the kind of a container, by its first bytes; ValueError for another file."""
-    with open(file, "rb") as container:
+    with open_regular(os.fsencode(file)) as container:
         head = container.read(_HEAD)
     for kind in KINDS:
         if kind.matches(head):

@@ -3,6 +3,7 @@
 import gzip
 import os
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -175,6 +176,7 @@ def test_objects_are_counted(server, monkeypatch, capsys):
             "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; decomp",
         ),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
+        ("pipe", "[Errno 20] Not a directory: '{}'"),
         ("bucket/train", "[Errno 2] No such file or directory: '{}'; a URL begins with s3://, g"),
     ],
 )
@@ -182,9 +184,19 @@ def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys
     (root / "empty").mkdir()
     if given == "x.tar.gz":
         (tmp_path / given).write_bytes(gzip.compress(b"a tar"))
+    if given == "pipe":
+        os.mkfifo(tmp_path / given)
     path = str(tmp_path / given)
     assert doctor.main([path]) == 1
     assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
+
+
+def test_containers_of_two_kinds_are_refused(tmp_path, capsys):
+    write_tar(tmp_path / "0.tar", [("a.jpg", b"a")])
+    (tmp_path / "1").write_bytes(struct.pack("<QI4sI", 4, 0, b"data", 0))
+    assert doctor.main([str(tmp_path / "0.tar"), str(tmp_path / "1")]) == 1
+    what = "error: tar and TFRecord files have different readers; give files of one kind\n"
+    assert capsys.readouterr().err == what
 
 
 def test_what_may_not_be_read_is_named(root, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from nvidia.dali import fn
 
 from dali_storage.formats.tar import archive
 from dali_storage.formats.tar.archive import Member
+from dali_storage.formats.tfrecord import index
 from tests.kit.containers import write_tar
 from tests.kit.parity import build, contents
 from tests.kit.process import open_files
@@ -285,3 +286,12 @@ def test_long_names_are_read_from_records_of_any_length(tmp_path, flavour):
             info.pax_headers = {"comment": "c" * 600} if flavour == tarfile.PAX_FORMAT else {}
             tar.addfile(info, io.BytesIO())
     assert [os.fsdecode(member.name) for member in found(path)] == names
+
+
+@pytest.mark.parametrize("walk", [archive.members, lambda path: [index.scan(path)]])
+def test_a_pipe_is_refused_without_waiting_for_a_writer(walk, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # a wait would not end
+    with pytest.raises(OSError, match="not a regular file"):
+        [*walk(os.fsencode(tmp_path / "pipe"))]
+    os.close(writer)

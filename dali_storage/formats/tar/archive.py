@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ...contract.catalog import open_regular
 from ...contract.errors import named
 
 BLOCK = 512
@@ -95,7 +96,7 @@ def members(path: bytes, progress: Callable[[int], object] = int) -> Iterator[Me
             offset.
         OSError: the tar cannot be read.
     """
-    with named(path), open(os.fsdecode(path), "rb", buffering=0) as file:
+    with open_regular(path) as file, named(path):
         yield from _Walk(file.fileno(), path).members(progress)
 
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ...contract._types import IntArray
-from ...contract.catalog import Catalog
+from ...contract.catalog import Catalog, open_regular
 from ...contract.errors import named
 from ...contract.ranges import Ranges
 from ..files import LOCAL, MOST, Files, noting_states, sizes
@@ -109,7 +109,7 @@ def scan(path: bytes, progress: Callable[[int], object] = lambda position: None)
         OSError: the file cannot be read.
     """
     starts, at = array("q"), 0
-    with named(path), open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file, named(path):
         fd, end = file.fileno(), os.fstat(file.fileno()).st_size
         # Bytes read ahead of a length would be part of a record, and not needed.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
