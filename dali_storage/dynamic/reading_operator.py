@@ -42,11 +42,6 @@ class LockedStream(BatchStream):
         with self._lock:
             return super().batch()
 
-    def close(self) -> None:
-        """See BatchStream; waits for `start()` and `batch()`."""
-        with self._lock:
-            super().close()
-
     def __repr__(self) -> str:
         return f"dali_storage.dynamic.readers.{self.fmt.schema}(name={self._name!r})"
 

@@ -18,7 +18,7 @@ from dali_storage.dynamic.readers import File
 from dali_storage.dynamic.reading_operator import ReadingOperator
 from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
 from tests.kit.interrupts import interrupted
-from tests.kit.process import descriptors, lanes, without_collector
+from tests.kit.process import SECONDS, descriptors, lanes, without_collector
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 CAPTURE = pytest.param({"capture": True}, marks=pytest.mark.dali("2.3"), id="capture")
@@ -301,6 +301,29 @@ def test_a_reader_can_be_closed_while_another_thread_waits_for_it(root, capture)
         thread.join(300)
         assert not thread.is_alive()
         assert "closed" in errors[0] or "invalid" in errors[0]
+
+
+def test_close_ends_the_wait_of_another_thread_for_storage(root, monkeypatch):
+    stream = File(file_root=root)._source
+    stream.configure(batch_size=4, seed=None, checkpointing=False)
+    stream.start(device_id=None)
+    reader, begun, go, errors = stream.open().reader, threading.Event(), threading.Event(), []
+    monkeypatch.setattr(reader, "sizes", lambda *it: (begun.set(), go.wait(), it[0])[2])
+    monkeypatch.setattr(reader, "cancel", go.set)
+
+    def wait():
+        try:
+            stream.batch()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=it, daemon=True) for it in (wait, stream.close)]
+    for thread in threads:
+        thread.start()
+        assert begun.wait(SECONDS)
+    for thread in threads:
+        thread.join(SECONDS)
+    assert "is closed; make another reader" in errors[0]
 
 
 @pytest.mark.parametrize("capture", [{}, CAPTURE])
