@@ -193,3 +193,18 @@ def test_epochs_are_read_without_a_break_and_what_is_dropped_is_not_read(
     assert read[: len(firsts)] == firsts
     # Of the pipeline's queue, and two pieces of the reader.
     assert len(read) <= len(firsts) + 2 + 2 * 16
+
+
+def test_a_loader_that_is_closed_while_its_pipeline_is_made_leaves_none_open():
+    made = []
+
+    def make(**given):
+        one.close()
+        made.append(Make()(**given))
+        return made[0]
+
+    one = Loader(make, shard=Shard(), to="numpy")
+    with pytest.raises(RuntimeError, match="this Loader is closed: make a new one"):
+        next(iter(one))
+    with pytest.raises(RuntimeError, match="is closed; build a new pipeline"):
+        made[0].run()

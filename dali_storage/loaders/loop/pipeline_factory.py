@@ -182,6 +182,9 @@ class PipelineFactory:
             )
         self._identity = batches.identity
         self._batches, self._checkpoint = batches, None
+        if self._closed:  # by another thread, meanwhile
+            self._drop()
+            self.refuse_unusable()
         return batches
 
     def _call_make(self, checkpoint: bytes | None, shard: Shard) -> Pipeline:
