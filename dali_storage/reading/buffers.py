@@ -74,7 +74,8 @@ class Room:
     @property
     def spare(self) -> int:
         """How many more fit, beside those read ahead and the one that is delivered."""
-        return max(self.limit.value // max(self.largest, 1) - 1 - self.ahead, 0)
+        most = 0 if self.short else self.limit.value // max(self.largest, 1)
+        return max(most - 1 - self.ahead, 0)
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):

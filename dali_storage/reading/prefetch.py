@@ -228,7 +228,8 @@ class Prefetcher:
         most = min(self._in_a_row, self._most // self._samples, nbytes)
         planned, new, at = dict[int, _Piece](), list[_Piece](), index
         known, last, pieces = self.room.largest > 0, None, 0
-        room = (self.room.ahead if known else self.room.first) - (not asked)
+        # At least the batch itself: memory may have become short since the caller looked.
+        room = max((self.room.ahead if known else self.room.first) - (not asked), 0)
         while at not in planned:
             piece = self._ahead.get(at)
             if piece is None:

@@ -180,7 +180,11 @@ class BatchStream:
     def read_ahead(self) -> None:
         """Start reading the batch at the position, and its successors, without waiting."""
         assert self._prefetcher is not None, "start() comes first"
-        self._prefetcher.read_ahead(self.position.next, self.position.successor)
+        try:
+            self._prefetcher.read_ahead(self.position.next, self.position.successor)
+        except Exception:
+            self._refuse_ended()  # another thread has closed it meanwhile
+            raise
 
     def change_order(self, stays: Callable[[int], bool]) -> None:
         """Make the order again after a change; batches read ahead stay where `stays(index)`."""
@@ -203,13 +207,15 @@ class BatchStream:
             self.recent.popleft()
         try:
             # The position stays: if another source fails, DALI drops this batch and needs it again.
-            return self._prefetcher.get(self.position.next, self.position.successor)
+            batch = self._prefetcher.get(self.position.next, self.position.successor)
         except MemoryError as error:
             what = f"batch {self.position.next} of {self.batch_size} samples"
             raise MemoryError(f"{self}: {what}: {str(error) or 'no memory'}") from None
         except Exception:
             self._refuse_ended()  # another thread has closed it meanwhile
             raise
+        self._refuse_ended()  # likewise: memory of a closed backend may be empty
+        return batch
 
     def close(self) -> None:
         """Wait for running reads; close the reader, its files and its threads. Twice is fine.
@@ -273,6 +279,9 @@ class BatchStream:
         self._finalizer = weakref.finalize(self, _close_in, *closing)
         if before is not None:
             before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
+        if self.ended:  # another thread has closed it meanwhile
+            self.close()
+            self._refuse_ended()
 
 
 def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None]) -> None:

@@ -379,6 +379,18 @@ def test_an_error_that_the_caller_waits_for_is_not_read_again(monkeypatch):
         assert ahead.reader.read_batches[before:].count([*range(8, 12)]) == 1
 
 
+def test_memory_may_become_short_while_the_next_batches_are_chosen():
+    with prefetcher(lanes=1) as ahead:
+        room = ahead.ahead.room
+
+        def successor(index):
+            room.memory = 0 if room.largest else None
+            return index + 1
+
+        room.largest, room.held = 0, 1  # no size is known
+        assert ahead.get(0, successor=successor) == [content(sample) for sample in range(BATCH)]
+
+
 def test_batches_whose_order_changes_are_read_again_and_others_are_not():
     with prefetcher(3, most=64) as ahead:
         taken_in_a_row(ahead, 8)

@@ -218,11 +218,15 @@ def test_a_closed_source_reads_no_more(opener, batches):
     assert opener.closed == 1
 
 
-def test_where_memory_is_short_one_batch_is_read_at_a_time_with_a_warning(opener, monkeypatch):
-    monkeypatch.setattr(machine, "cache_memory", lambda: 8 * 16 * 3)
+@pytest.mark.parametrize(("held", "batches"), [(3, 6), (20, 41)])
+def test_where_memory_is_short_one_batch_is_read_at_a_time_with_a_warning(
+    held, batches, opener, monkeypatch
+):
+    """Also if the queue is so long that an eighth of the memory has room for several batches."""
+    monkeypatch.setattr(machine, "cache_memory", lambda: 4 * 16 * batches)
     source = opener.make()
     source.opening = replace(source.opening, depth=4)
-    source.start(device_id=None, held=3)
+    source.start(device_id=None, held=held)
     with pytest.warns(
         MemoryIsShort, match="are free: none is read ahead; give a smaller batch_size"
     ):
@@ -261,6 +265,23 @@ def test_a_thread_that_waits_for_a_batch_has_an_error_when_the_source_is_closed(
     assert waits.wait(SECONDS)
     source.close()
     assert "is closed; build a new pipeline" in raised.get(timeout=SECONDS)
+
+
+def test_a_source_that_is_closed_while_it_opens_leaves_nothing_open(opener):
+    source = opener.make()
+    opener.change = lambda reader: source.close()
+    with pytest.raises(RuntimeError, match="is closed; build a new pipeline"):
+        source.start(**SETTINGS)
+    assert opener.closed == opener.opened == 1
+
+
+def test_a_batch_that_is_taken_while_its_source_is_closed_is_an_error(opener, monkeypatch):
+    """Another thread's views would be parts of memory that is not there any more."""
+    source = opener.start()
+    get = source._prefetcher.get
+    monkeypatch.setattr(source._prefetcher, "get", lambda *it: (get(*it), source.close())[0])
+    with pytest.raises(RuntimeError, match="is closed; build a new pipeline"):
+        source.batch()
 
 
 def test_a_source_that_is_closed_first_opens_nothing(opener):
