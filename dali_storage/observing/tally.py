@@ -71,7 +71,7 @@ class Tally:
         found = {"buffer_bytes": str(room.limit)}
         if ahead < room.depth:
             why = f"for {room.depth} batches of {room.largest:,} bytes, buffer_bytes is too small"
-            found["depth"] = f"{ahead} ({why})"
+            found["depth"] = f"{ahead} ({f'batches {room.shortage}' if room.short else why})"
         return found
 
     @property

@@ -60,6 +60,11 @@ class Room:
         return self.memory is not None and self.needed > self.memory
 
     @property
+    def shortage(self) -> str:
+        """What memory is `short` of, for messages."""
+        return f"may need {self.needed:,} bytes, and {self.memory:,} are free"
+
+    @property
     def first(self) -> int:
         """The number of batches to read ahead while no size is known."""
         return int(self.memory is None or self.memory > _AMPLE)
@@ -74,8 +79,8 @@ class Room:
     @property
     def spare(self) -> int:
         """How many more fit, beside those read ahead and the one that is delivered."""
-        most = 0 if self.short else self.limit.value // max(self.largest, 1)
-        return max(most - 1 - self.ahead, 0)
+        most = self.limit.value // max(self.largest, 1) - 1 - self.ahead
+        return 0 if self.short else max(most, 0)
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):

@@ -74,9 +74,9 @@ class Lanes(Generic[Job]):
 
         At most `turns` lanes that have not yielded their turn are at work, and only lanes past the
         `gate`. `begin` is called with one job at a time, in order; `work` with a begun job and the
-        lane, concurrently; `drop` with a job that was not begun before `close()`. None may
-        raise. `name`: of the threads, with the lane. `be_lane` is
-        called in each thread, with its lane, before the first job.
+        lane, concurrently; `drop` with a job that was not begun before `close()`. None may raise.
+        `name`: of the threads, with the lane. `be_lane` is called in each thread, with its lane,
+        before the first job.
         """
         self._begin = begin
         self._work, self._drop = work, drop

@@ -78,8 +78,8 @@ class Prefetcher:
 
         No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`, and
         none where the memory has no room beside those `held` by others. `gate` is for cooperative
-        readers without `copying_lanes`. The threads have the `name`, numbered. A
-        piece of several batches has at most `most` samples.
+        readers without `copying_lanes`. The threads have the `name`, numbered. A piece of several
+        batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading

@@ -148,9 +148,8 @@ class BatchStream:
         """Open the backend, unless already open; then `batch()` may be called.
 
         The arguments are the pipeline's; its readers share the `gate`, and its queue has up to
-        `held` batches. `views`: the numbers of the
-        format's outputs that nobody can write to; they may be memory of the backend, unless batches
-        are page-locked.
+        `held` batches. `views`: the numbers of the format's outputs that nobody can write to; they
+        may be memory of the backend, unless batches are page-locked.
         """
         self._refuse_fork()
         self._refuse_ended()
@@ -258,7 +257,7 @@ class BatchStream:
         """Keep no batch that was delivered, and say so."""
         self.recent = deque(maxlen=0)
         what = f"{self}: batches of {room.largest:,} bytes, the next ones and those in DALI's queue"
-        short = f"may need {room.needed:,} bytes, and {room.memory:,} are free: none is read ahead"
+        short = f"{room.shortage}: none is read ahead"
         remedy = "give a smaller batch_size or prefetch_queue_depth of the pipeline"
         warnings.warn(f"{what}, {short}; {remedy}", MemoryIsShort, stacklevel=4)
 

@@ -236,6 +236,8 @@ def test_where_memory_is_short_one_batch_is_read_at_a_time_with_a_warning(
     assert [*source.recent] == []
     assert opener.readers[0].read_batches == in_list_order(*range(6))
     assert opener.readers[0].most_at_once == 1
+    why = f"0 (batches may need {(2 + 2 * held) * 64:,} bytes, and {64 * batches:,} are free)"
+    assert observed(source.observer).statistics.choices["depth"] == why
 
 
 @pytest.mark.parametrize("queued", [False, True])
