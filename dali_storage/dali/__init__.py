@@ -2,9 +2,9 @@
 
 `compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`
 and `iterators`; `gpu_memory` and `hold` are for batches that a GPU reads. `executor` adds metadata
-and checkpoints to pipelines. This module is the composition root: it puts the plugs into the slots
-of a reader. Imports reading/, saving/, observing/, bad_samples/, samples/, order/, runtime/ and
-contract/.
+and checkpoints to pipelines, `queries` asks readers for their samples, positions and figures. This
+module is the composition root: it puts the plugs into the slots of a reader. Imports reading/,
+saving/, observing/, bad_samples/, samples/, order/, runtime/ and contract/.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """The samples of a data set: DALI's rules for directories, lists, URLs and indexes.
 
-Read `discovery` first; `finding` adds indexes (`index_file`) and object stores (`listing`).
+Read `discovery` first; `finding` adds `listed`: indexes (`index_file`) and stores (`listing`).
 `locations` and `patterns` check arguments; `walk`, `templates` and `frames` find samples of several
 files, and `joining` mixes data sets. Imports contract/ and bmap_tools/.
 """

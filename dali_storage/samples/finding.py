@@ -1,4 +1,4 @@
-"""The samples of `fn.readers.file` in directories, lists, indexes and object stores."""
+"""The samples of `fn.readers.file`, wherever they are; `listed` has indexes and object stores."""
 
 from __future__ import annotations
 

@@ -71,16 +71,16 @@ class DataSet:
         return Mixed(Mixture(integer_weights(pairs)), groups)
 
 
-def stream_of(samples: DataSet, *, seed: int, epoch_size: Any, listed: bool = False) -> MixedStream:
+def stream_of(samples: DataSet, *, seed: int, epoch_size: Any) -> MixedStream:
     """The stream of one data set; classes with weights are the sources of a mixture.
 
     With weights of samples and a number as `epoch_size`, a pass has as many draws. For the other
-    arguments see `MixedStream` and `DataSet.source()`.
+    arguments see `MixedStream`.
 
     Raises:
         ValueError, TypeError: an argument is wrong.
     """
-    if samples.by_class and not listed:
+    if samples.by_class:
         pairs, names, groups = samples.classes()
         labels, known = np.asarray(samples.labels), np.array(names)
         shares = dict(zip(names, [weight for _, weight in pairs], strict=True))
@@ -93,7 +93,7 @@ def stream_of(samples: DataSet, *, seed: int, epoch_size: Any, listed: bool = Fa
             epoch_size=epoch_size,
         )
     draws = epoch_size if isinstance(epoch_size, (int, np.integer)) else samples.size
-    source, one = samples.source(0, listed, int(draws)), {"samples": 1}
+    source, one = samples.source(0, False, int(draws)), {"samples": 1}
     return MixedStream([*one], source, np.zeros_like, [(0, one)], seed=seed, epoch_size=epoch_size)
 
 
@@ -108,7 +108,8 @@ def mixture_of(
 ) -> MixedStream:
     """The stream of several data sets, with samples numbered one set after the other.
 
-    Without weights and schedule, the weights are the sizes. See `stream_of()` for the others.
+    Without weights and schedule, the weights are the sizes. For the other arguments see
+    `MixedStream` and `DataSet.source()`.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the message names its data set.
