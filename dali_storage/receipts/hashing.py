@@ -134,7 +134,7 @@ class HashedLoading(Substituting):
         if of_bytes:
             self._wanted = Format().wanted  # all bytes of a sample
         if substitute.replaces:
-            self.views = ()  # `load()` knows which samples were asked for
+            self.views = {}  # `load()` knows which samples were asked for
 
     def load(
         self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
