@@ -126,9 +126,11 @@ class PythonFileReader(Reader):
         # Shared by all lanes, because nobody looks at these bytes.
         self._overflow = self.allocate(self._files.unit)
         self._spans = None if self._whole else self._open_spans()
-        self._must_map = io == "mmap"
-        maps = self._must_map or (io is None and not self._whole)
-        self._mapped = self._map(direct) if maps else None
+        self._mapped, self._must_map = None, io == "mmap"
+        try:
+            self._mapped = self._map(io, direct)
+        except BackendUnavailable as problem:
+            self.without_views(str(problem))
         self.has_views = self._mapped is not None
 
     @classmethod
@@ -188,23 +190,23 @@ class PythonFileReader(Reader):
 
         return SpanReads(self._catalog, self._files, self.lanes)
 
-    def _map(self, direct: bool | None) -> MappedFiles | None:
-        """Return the maps; None, and `without_views()`, if containers are read."""
+    def _map(self, io: _Io | None, direct: bool | None) -> MappedFiles | None:
+        """Return the maps; None if containers are to be read. Raises BackendUnavailable if not."""
+        if io != "mmap" and (io is not None or self._whole):
+            return None
         from .files.mapped import MappedFiles
 
-        chosen, share = not self._must_map, self._files.share
-        if chosen and (direct is not None or share.value < 1):
-            self.without_views("the option direct is given" if direct is not None else share.why)
-            return None
+        if io == "mmap":
+            return MappedFiles(self._catalog, self._spans)
+        if direct is not None:
+            raise BackendUnavailable("the option direct is given")
+        if self._files.share.value < 1:
+            raise BackendUnavailable(self._files.share.why)
         try:
-            mapped = MappedFiles(self._catalog, self._spans, or_read=chosen)
-        except (BackendUnavailable, ValueError) as problem:
-            if self._must_map and isinstance(problem, ValueError):
-                raise
-            self.without_views(str(problem))
-            return None
-        if chosen:
-            self._chosen["io"] = Choice("mmap", "containers on a local file system, in memory")
+            mapped = MappedFiles(self._catalog, self._spans, or_read=True)
+        except ValueError as problem:
+            raise BackendUnavailable(str(problem)) from None
+        self._chosen["io"] = Choice("mmap", "containers on local disks, in the page cache")
         return mapped
 
     def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:

@@ -189,6 +189,8 @@ class ReaderGroup:
         source = self.source(pipeline)
         _require_extended(pipeline, source)
         viewed = {it: views[id(self._nodes[it].source)] for it in self._outputs(views)}
+        if not any(viewed.values()) and len(viewed) < len(self._outputs(used)):
+            viewed = {}  # the others would be copied: it is faster to read them into a buffer
         depth = pipeline.prefetch_queue_depth
         held = 1 + (depth if isinstance(depth, int) else depth["cpu_size"])
         source.start(device_id=pipeline.device_id, gate=gate, views=viewed, held=held)

@@ -1,6 +1,6 @@
 """Prefetchers as the readers of a user have them: observed, with the handling of bad samples."""
 
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 from dali_storage.observing.observer import Observed
 from dali_storage.reading.loading import Loading
@@ -14,7 +14,7 @@ def reading_ahead(
     depth,
     *,
     fmt=None,
-    views=(),
+    views=MappingProxyType({}),
     on_error=None,
     members=None,
     pool=None,

@@ -432,7 +432,7 @@ def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypa
         assert len(parsed) == 8
 
 
-@pytest.mark.parametrize("options", [{}, {"direct": True}], ids=["buffered", "direct"])
+@pytest.mark.parametrize("options", [{"io": "read"}, {"direct": True}], ids=["buffered", "direct"])
 @pytest.mark.parametrize("verify", [False, True])
 def test_later_epochs_read_the_wanted_features_only(write, options, verify):
     """As far as that saves more than a page a record, and nothing has to be verified."""
