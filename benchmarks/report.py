@@ -19,11 +19,12 @@ from .pipelines import describe_use
 from .verdict import Comparison, X, untuned, verdict, warnings_of
 from .workload import BadInputError
 
-_SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
+_SPEEDS = {"img/s": "img_per_s"}
 _COSTS = {"CPU us/img": "cpu_us_per_img", "CPU s/GB": "cpu_s_per_gb"}
 _WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms"}
 _WAITS |= {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms"}
-_COLUMNS = _SPEEDS | _COSTS | _WAITS | {"x dali": "ratio", "CPU x": "cpu_ratio"}
+_RATIOS = {"x dali": "ratio", "from": "ratio_q1", "to": "ratio_q3", "CPU x": "cpu_ratio"}
+_COLUMNS = _SPEEDS | _COSTS | _WAITS | _RATIOS
 """The figures in the table, by their titles."""
 
 
@@ -110,7 +111,7 @@ def _show_table(compared: Comparison, machine: Mapping[str, Any]) -> None:
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
     if any("ratio" in figures for figures in summarize(results).values()):
-        print(f"img/s, min, max: median, slowest and fastest round; {X}; CPU x: of the same legs")
+        print(f"img/s: median of the turns; {X}; from, to: quartiles; CPU x: of CPU time")
 
 
 def _table(results: Results) -> Table:
