@@ -130,8 +130,10 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
     legs, settings = running(legs, results), workload.settings
     _warm_up((REFERENCE, *legs), workload)
     if settings.cold:
-        turns = [(results[leg.name], partial(run_epochs, leg, workload)) for leg in legs]
-        _in_turns([*turns, *others], settings.rounds, workload)
+        epochs: list[Turn] = [
+            (results[leg.name], partial(run_epochs, leg, workload)) for leg in legs
+        ]
+        _in_turns([*epochs, *others], settings.rounds, workload)
         return
     with ExitStack() as stack:
         # Opened one by one, and only now: a leg that fails leaves the others.
@@ -210,14 +212,9 @@ class Running:
         """
         stream = self._stack.enter_context(self._leg.build(self._workload, False))
         self._batches, self._stream = iter(stream.batches), stream
-        settings, epoch, start = (
-            self._workload.settings,
-            len(self._workload.sizes),
-            time.monotonic(),
-        )
-        while (
-            self._read < epoch and time.monotonic() - start < settings.seconds
-        ) or not self._read:
+        settings, epoch = self._workload.settings, len(self._workload.sizes)
+        end = time.monotonic() + settings.seconds
+        while not self._read or (self._read < epoch and time.monotonic() < end):
             self._next()
         lanes = 0
         if buffers := buffers_of(stream.pipe):
@@ -244,7 +241,10 @@ def rest() -> None:
 def drifts(results: Mapping[str, Result]) -> dict[str, float]:
     """How far the second half of each leg's turns is from the first, by the median x."""
     found = {}
+    baselines = {name for result in results.values() for name in result.baselines}
     for name, result in results.items():
+        if name in baselines:
+            continue
         ratios = [pair["ratio"] for pair in _pairs(result, results)]
         if half := len(ratios) // 2:
             first, second = np.median(ratios[:half]), np.median(ratios[half:])
@@ -352,9 +352,9 @@ def summarize(results: Mapping[str, Result]) -> dict[str, Figures]:
 
     Speeds, costs and percentiles of the reader's stages are medians of the turns; those of waits
     are of all turns. `ratio` is the x of all tables, plots and pages: the median of the ratios of
-    the speed in each turn to that of the baseline in its neighbouring turn, and `ratio_q1` and
-    `ratio_q3` are their quartiles. The baseline is the leg's fastest, by medians. `cpu_ratio` is the
-    ratio of the CPU time of a sample. They are missing if no baseline ran.
+    the speed in each turn to that of the baseline in its neighbouring turn; `ratio_q1` and
+    `ratio_q3` are their quartiles. The baseline is the leg's fastest, by medians. `cpu_ratio` is
+    the ratio of the CPU time of a sample. They are missing if no baseline ran.
     """
     return {name: _figures(it, results) for name, it in results.items() if it.rounds}
 
