@@ -28,7 +28,7 @@ _PICTURES = os.path.join(DIRECTORY, "pictures")
 _DISK_BYTES = 320 << 20  # for 190 MB of pictures
 _ROUNDS = 3
 _SHORT = 1.0  # seconds of a round that decodes; in others the start would count too much
-_PLAIN = ("dali", "dali-nommap", "no-options")
+_PLAIN = ("dali", "dali-nommap", "python-file")
 _FILES = (*_PLAIN, "python-file-direct")
 _OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
 _REFUSED = ("datadir", "cold", "bmap", "uri", "mem", "queues", "io", "spin")
@@ -165,7 +165,7 @@ class _Demo:
         document = {"environment": machine | {"busy": busy}, "verdict": untuned(parts)} | {
             part.title: {
                 "settings": asdict(part.workload.settings),
-                "legs": report.legs(part.results),
+                "readers": report.legs(part.results),
             }
             for part in parts
         }

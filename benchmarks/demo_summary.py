@@ -10,7 +10,7 @@ from .verdict import Comparison, X, times, untuned, verdict, warnings_of
 _MOST_NOTES = 5
 _THEIRS = "fn.readers.file"
 _ROWS = {
-    "no-options": "readers.file",
+    "python-file": "readers.file",
     "object-store": "readers.file",
     "python-file-direct": "readers.file, direct",
     "block": "readers.file, block",

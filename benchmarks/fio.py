@@ -1,4 +1,4 @@
-"""fio on the storage that the leg `block` (else `xnvme-gds`) reads: the upper limit of raw reads.
+"""fio on the storage that the leg `block` (else `xnvme-block`) reads: the upper limit of raw reads.
 
 The options and the JSON output are those of fio(1), version 3.
 """
@@ -78,7 +78,7 @@ class Fio:
             "skipped": self.result.skipped,
             "failed": self.result.failed,
             "command": self.command,
-            "leg": self.leg,
+            "reader": self.leg,
             "summary": self._summary(results),
             "rounds": [one.as_json() for one in self.result.rounds],
         }

@@ -59,7 +59,7 @@ def publish(
             "settings": asdict(compared.workload.settings),
             "verdict": plain,
             "warnings": warnings,
-            "legs": legs(compared.results),
+            "readers": legs(compared.results),
             **more,
         }
         write_json(options.json, document)
@@ -122,7 +122,7 @@ def _table(results: Results) -> Table:
         name: [cell(key, row.get(key)) for key in columns.values()] for name, row in figures.items()
     }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
-    table.add_column("leg", no_wrap=True)
+    table.add_column("reader", no_wrap=True)
     for column, title in enumerate(columns):
         # A title may be wrapped, a number may not.
         width = max((len(row[column]) for row in cells.values()), default=0)

@@ -46,7 +46,7 @@ def fake_fio(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_block_is_measured_with_a_map_made_for_the_run_and_compared_with_fio(pictures, disk, bench):
     devices.require("fio")
-    options = ("--legs", "dali-nommap,block", "--rounds", 2, "--batchsize", 8)
+    options = ("--readers", "dali-nommap,block", "--rounds", 2, "--batchsize", 8)
     done = bench("compare", "--datadir", pictures, "--verify", "--cold", *options)
     assert done.status == 0
     assert f"verifying block: {SAME}" in done.err
@@ -84,7 +84,7 @@ def test_block_uses_the_map_and_the_device_of_the_user(
 def test_block_reads_containers_by_a_map_made_for_the_run(disk, bench):
     legs = [leg.name for leg in CONTAINER_LEGS if "block" in leg.name][: by_tier(1, 9)]
     options = ("--datadir", disk.mount / "data", "--seed", 1, "--rounds", 1, "--verify")
-    done = bench("containers", *options, "--legs", ",".join(legs))
+    done = bench("containers", *options, "--readers", ",".join(legs))
     assert done.status == 0
     assert [leg for leg in legs if f"verifying {leg}: the same as the files" in done.err] == legs
 
@@ -98,7 +98,7 @@ def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
     shutil.copyfile(made.image, copy)
     options = ("--rounds", 1, "--batchsize", 8, "--bmap", bmap, "--uri", copy)
     with pytest.warns(MapNotChecked, match="not mounted"):
-        done = bench("compare", "--legs", "dali,block", *options)
+        done = bench("compare", "--readers", "dali,block", *options)
     assert done.status == 0
     assert "dali: not run: it reads files, and their file system is not mounted" in done.out
     (one,) = done.kept["legs"]["block"]["rounds"]
@@ -111,8 +111,8 @@ def test_a_map_suffices_if_nothing_is_mounted(tmp_path, bench):
 
 
 def test_all_legs_that_read_extents_or_use_libxnvme_are_measured(pictures, xnvme, no_fio, bench):
-    names = ["xnvme-file", "block", "xnvme-gds"]
-    options = ("--rounds", 2, "--batchsize", 8, "--io", "thrpool", "--legs", ",".join(names))
+    names = ["xnvme-file", "block", "xnvme-block"]
+    options = ("--rounds", 2, "--batchsize", 8, "--io", "thrpool", "--readers", ",".join(names))
     done = bench("compare", "--datadir", pictures, "--verify", *options)
     assert done.status == 0
     for name in names:

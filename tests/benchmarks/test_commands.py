@@ -80,7 +80,7 @@ def test_a_single_leg_takes_options_before_and_after_its_command(data, contents,
 
 @pytest.mark.long
 def test_ctrl_c_shows_what_was_measured(data):
-    command = "--rounds", 100000, "compare", "--datadir", data, "--legs", "dali,naive"
+    command = "--rounds", 100000, "compare", "--datadir", data, "--readers", "dali,naive"
     with start(ROOT / "benchmark.py", *command) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if line.startswith("round 2/"))
@@ -125,7 +125,7 @@ def test_containers_measures_every_leg(seed, data, contents, bench):
 
 def test_a_leg_that_cannot_run_is_listed_with_its_reason(data, monkeypatch, bench):
     monkeypatch.setattr(legs, "available_memory_bytes", lambda: 1000)
-    options = ("compare", "--datadir", data, "--rounds", 1, "--legs")
+    options = ("compare", "--datadir", data, "--rounds", 1, "--readers")
     reason = "memory: not run: the data (0.0 GB) would fill more than half"
     done = bench(*options, "memory,dali")
     assert done.status == 0

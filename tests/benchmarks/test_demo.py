@@ -119,7 +119,7 @@ def demo_here(tmp_path, monkeypatch, bench):
 
 @pytest.mark.long
 def test_a_reader_that_differs_from_dalis_fails_the_demo_and_is_not_timed(demo_here, monkeypatch):
-    (ours,) = (leg for leg in demo.LEGS if leg.name == "no-options")
+    (ours,) = (leg for leg in demo.LEGS if leg.name == "python-file")
 
     def other_order(workload, exact):
         return ours.build(replace(workload, settings=replace(workload.settings, seed=2)), exact)
@@ -131,13 +131,13 @@ def test_a_reader_that_differs_from_dalis_fails_the_demo_and_is_not_timed(demo_h
     assert done.status == 1
     assert "bytes, labels and order differ: see below" in done.out
     assert re.search(
-        rf"^FAILED: no-options, {HOT}: \d+ differences from fn.readers.f", done.out, re.M
+        rf"^FAILED: python-file, {HOT}: \d+ differences from fn.readers.f", done.out, re.M
     )
     assert (
         "Left out: block, which reads a device: loop devices need root: sudo make demo" in done.out
     )
     assert re.search(r"^Left out: cold reads: \S+ keeps its pages", done.out, re.M)
-    assert done.kept[HOT]["legs"]["no-options"]["rounds"] == []
+    assert done.kept[HOT]["legs"]["python-file"]["rounds"] == []
     assert len(done.kept[HOT]["legs"]["dali"]["rounds"]) == 1
     assert COLD not in done.kept
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import environment, verdict
-from benchmarks.legs import NO_OPTIONS, REFERENCE
+from benchmarks.legs import PYTHON_FILE, REFERENCE
 from benchmarks.measure import Result, Round
 from benchmarks.verdict import Comparison
 
@@ -17,13 +17,13 @@ def rounds(*speeds):
 
 
 def comparison(title, **speeds):
-    names = {"ours": NO_OPTIONS.name, "theirs": REFERENCE.name, "mapped": "dali"}
+    names = {"ours": PYTHON_FILE.name, "theirs": REFERENCE.name, "mapped": "dali"}
     baselines = ("dali", "dali-nommap")
     results = {
         names[key]: Result(names[key], rounds(*its), baselines=baselines)
         for key, its in speeds.items()
     }
-    return Comparison(title, [NO_OPTIONS, REFERENCE], None, results)
+    return Comparison(title, [PYTHON_FILE, REFERENCE], None, results)
 
 
 def test_the_verdict_is_the_median_of_the_ratios_to_the_better_mode_in_each_round():
@@ -48,7 +48,7 @@ def test_a_busy_machine_and_rounds_that_spread_are_named_with_how_much():
     spread = comparison("cold", ours=[80, 100, 130], theirs=[100, 100, 100])
     busy, rounds = verdict.warnings_of({"during the run": 0.25}, [quiet, spread])
     assert "others took 25% of its processors during the run" in busy
-    assert "rounds spread, of their median: cold no-options by 50%: repeat" in rounds
+    assert "rounds spread, of their median: cold python-file by 50%: repeat" in rounds
 
 
 def test_the_processors_of_others_are_all_but_ours(tmp_path, monkeypatch):
