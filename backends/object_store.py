@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
@@ -135,7 +134,7 @@ class ObjectStoreReader(Reader):
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
-        self.times = self._requests.times
+        self.times = self._requests.pace.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
         required, parts = transport == "own", (self._stores, self._requests)
         self._own = OwnClient(*parts, required=required) if transport != "obstore" else None
@@ -203,15 +202,10 @@ class ObjectStoreReader(Reader):
         spans = spans.split(part)
         spans = spans[np.argsort(spans.slots, kind="stable")]
         pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
-        starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
-
-        def take(position: int, body: memoryview | None) -> None:
-            if body is not None:  # else it is there
-                start = starts[position]
-                memory[start : start + body.nbytes] = body
-
-        send = partial(self._own.send, memory=memory, starts=starts) if self._own else None
-        self._objects.read(pieces, take, send)
+        memory = memoryview(batch.buffer)  # type: ignore[arg-type]
+        starts, ends = spans.offsets.tolist(), (spans.offsets + spans.sizes).tolist()
+        places = [memory[start:end] for start, end in zip(starts, ends, strict=True)]
+        self._objects.read(pieces, places, self._own)
 
 
 def _cache_type() -> type[Cache]:
