@@ -58,7 +58,6 @@ class ObjectStoreReader(Reader):
     gap = 32 << 10  # so many bytes cost the CPU time of a request, without its latency
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
-    _stores_of_remote: Stores | None = None
 
     @check_options(_NAME)
     def __init__(
@@ -123,8 +122,7 @@ class ObjectStoreReader(Reader):
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
-        options = endpoint, region, anonymous, timeout, client_options
-        self._stores = self._stores_of_remote or Stores(*options)
+        self._stores = Stores(endpoint, region, anonymous, timeout, client_options)
         self._cache: Cache | None = None
         if cache is not None:
             make = _cache_type()
@@ -179,10 +177,9 @@ class ObjectStoreReader(Reader):
 
     @classmethod
     def open(cls, catalog: Catalog, remote: Remote | None, /, **options: Any) -> ObjectStoreReader:
-        reader = cls.__new__(cls)
+        reader = cls(catalog, **options)
         if isinstance(remote, StoreRemote):
-            reader._stores_of_remote = remote.stores
-        reader.__init__(catalog, **options)  # type: ignore[misc]  # of this class or a subclass
+            reader._stores.share(remote.stores)
         return reader
 
     @classmethod
