@@ -47,6 +47,7 @@ class Loading:
     """Reads batches of a catalog; in any number of lanes, each with its own number.
 
     Attributes:
+        catalog: the samples.
         reader: the backend.
         pool: the buffers of batches.
         views: the numbers of the outputs that may be the reader's own memory.
@@ -59,18 +60,15 @@ class Loading:
         self,
         catalog: Catalog,
         reader: Reader,
-        fmt: Format | None = None,
-        pool: BufferPool | None = None,
+        fmt: Format,
+        pool: BufferPool,
         views: Collection[int] = (),
     ) -> None:
-        """`pool` has the memory, by default from `reader.allocate()`.
-
-        `fmt` makes the outputs; by default they are the samples' bytes. Nobody writes to `views`.
-        """
-        self._catalog = catalog
+        """`fmt` makes the outputs, in memory of the `pool`. Nobody writes to `views`."""
+        self.catalog = catalog
         self.reader = reader
-        self._format = fmt or Format()
-        self.pool = pool or BufferPool(reader.allocate)
+        self._format = fmt
+        self.pool = pool
         # A cache of objects has whole samples.
         self._wanted = (Format() if reader.schemes else self._format).wanted
         self.views = views if reader.has_views else ()
@@ -109,9 +107,9 @@ class Loading:
 
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
-        pieces = self._catalog.pieces_of(samples)
+        pieces = self.catalog.pieces_of(samples)
         # Before the read: a report of a read that hangs names the samples.
-        note(partial(_names, self._catalog, pieces))
+        note(partial(_names, self.catalog, pieces))
         viewed = self._view(samples, pieces, lane) if self.views else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
         nbytes: list[int] = sizes.reshape(count, -1).sum(axis=1).tolist()
@@ -126,8 +124,8 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
-        wanted = self._wanted(self._catalog, samples)
-        batch = read_batch(self.reader, self._catalog, pieces, self.pool.lease, lane, wanted)
+        wanted = self._wanted(self.catalog, samples)
+        batch = read_batch(self.reader, self.catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
         return views.sizes, self.outputs(samples, views, wanted)
@@ -149,7 +147,7 @@ class Loading:
         # By identity: a batch of whole samples may have equal sizes.
         if wanted is not None and views.sizes is wanted.sizes:
             return wanted.decode(views)
-        return self._format.decode(self._catalog, samples, views)
+        return self._format.decode(self.catalog, samples, views)
 
     def close(self) -> None:
         """Close the reader and free its buffers."""
@@ -178,7 +176,7 @@ class HotPath:
         chosen = samples
         with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
             chosen = self._loading.substitute.chosen(samples)
-        is_hot = self._loading.reader.hot(self._loading._catalog.pieces_of(chosen))
+        is_hot = self._loading.reader.hot(self._loading.catalog.pieces_of(chosen))
         return (samples, chosen) if is_hot else None
 
     def read(self, chosen: IntArray) -> LoadedBatch | None:

@@ -17,7 +17,7 @@ from ..contract.reader import Reader
 from ..contract.stages import enter, note
 from ..order import OrderOptions
 from ..order.ordering import Ordering
-from .buffers import BufferPool
+from .buffers import BufferPool, Room
 from .loading import Loading
 from .slots import Memory, Observer
 
@@ -47,9 +47,9 @@ class Opened(NamedTuple):
 Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
 
 
-def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[], Memory]:
+def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[Room], Memory]:
     """Return what makes the memory of batches, as the backend allocates it."""
-    return lambda: Memory(BufferPool(reader.allocate))
+    return lambda room: Memory(BufferPool(reader.allocate, room))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ class Opening:
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
         memory: chooses the memory of batches, from the reader's name in messages, the open backend
-            and the pipeline's GPU. Returns what makes the memory; raises ValueError if the backend
-            does not go with this GPU, or with none.
+            and the pipeline's GPU. Returns what makes the memory, within a `Room`; raises
+            ValueError if the backend does not go with this GPU, or with none.
     """
 
     find: Find
@@ -101,7 +101,7 @@ class Opening:
     resume: Callable[[Any], object] | None = None
     ledger: Callable[[], Any] | None = None
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
-    memory: Callable[[str, Reader, int | None], Callable[[], Memory]] = host_memory
+    memory: Callable[[str, Reader, int | None], Callable[[Room], Memory]] = host_memory
 
     @encodable()
     def open(self) -> Opened:
