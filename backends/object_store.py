@@ -132,6 +132,7 @@ class ObjectStoreReader(Reader):
             _, read = engines.choose(_NAME, None, FILES_AT_ONCE)
             self._cache = make(catalog, cache, cache_bytes, read=read, store=self._stores.place())
             self.cooperative = True
+            self.reads_parts = False  # entries are whole samples
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)

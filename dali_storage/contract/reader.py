@@ -31,10 +31,10 @@ For implementers:
   or permission is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
   files. Their sizes are known, so `sizes()` is not called. Each span in `Batch.spans` is one
-  contiguous read and fills all ranges in the span. A batch may ask for parts of ranges only;
-  `starts` and `sizes` then describe the parts. A container shorter than its ranges, or written or
-  replaced since the reader first opened the file, is a `ContainerChangedError`, raised before any
-  byte of the container is delivered.
+  contiguous read and fills all ranges in the span. A batch may ask for parts of ranges only, unless
+  `reads_parts` is False; `starts` and `sizes` then describe the parts. A container shorter than its
+  ranges, or written or replaced since the reader first opened the file, is a
+  `ContainerChangedError`, raised before any byte of the container is delivered.
 * **Objects.** A reader that sets `schemes` reads objects, named by URLs with these schemes such as
   `s3://bucket/key`; other URLs never reach the reader. `remote()` lists the objects. If the catalog
   has `sizes` and `versions`, an object whose size or version differs is an `ObjectReplacedError`.
@@ -125,6 +125,8 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
             bytes in between should cost less than another read.
         reads_ranges: True if the reader reads catalogs with `ranges`. Otherwise such catalogs are
             refused before the reader is opened.
+        reads_parts: True (default) if a batch may ask for parts of ranges. False: only for whole
+            ones, as for a reader that caches them.
         lanes: the greatest number of concurrent `read()` calls. Lanes are numbered from 0 to lanes
             - 1.
         cooperative: False (default): all lanes run concurrently; right for readers limited by I/O.
@@ -143,6 +145,7 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
     unit: int = 1
     gap: int = GAP
     reads_ranges: ClassVar[bool] = False
+    reads_parts: bool = True
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None

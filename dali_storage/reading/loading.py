@@ -69,8 +69,7 @@ class Loading:
         self.reader = reader
         self._format = fmt
         self.pool = pool
-        # A cache of objects has whole samples.
-        self._wanted = (Format() if reader.schemes else self._format).wanted
+        self._wanted = (fmt if reader.reads_parts else Format()).wanted
         self.views = views if reader.has_views else ()
 
     def load(
