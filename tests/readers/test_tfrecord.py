@@ -435,12 +435,7 @@ def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypa
 
 @pytest.mark.parametrize(
     ("storage", "verify"),
-    [
-        *(("files", it) for it in (False, True)),
-        ("direct", False),
-        ("objects", False),
-        ("cache", False),
-    ],
+    [("files", True), *((it, False) for it in ("files", "direct", "objects", "cache"))],
 )
 def test_later_epochs_read_the_wanted_features_only(storage, verify, write, server, tmp_path):
     """As far as that saves more than a page a record, and nothing has to be verified or cached."""
