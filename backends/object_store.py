@@ -14,10 +14,11 @@ from ..contract._types import IntArray, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.remote import Remote
 from ..contract.stages import enter
 from ..runtime.machine import processors
 from .files.samples import FILES_AT_ONCE

@@ -35,14 +35,15 @@ For implementers:
   `reads_parts` is False; `starts` and `sizes` then describe the parts. A container shorter than its
   ranges, or written or replaced since the reader first opened the file, is a
   `ContainerChangedError`, raised before any byte of the container is delivered.
-* **Objects.** A reader that sets `schemes` reads objects, named by URLs with these schemes such as
-  `s3://bucket/key`; other URLs never reach the reader. `remote()` lists the objects. If the catalog
-  has `sizes` and `versions`, an object whose size or version differs is an `ObjectReplacedError`.
-  Otherwise each object is compared with its first state seen by the reader.
+* **Objects.** A class with `schemes`, a tuple of some of `objects.SCHEMES`, reads objects, named by
+  URLs with these schemes such as `s3://bucket/key`; other URLs never reach the reader. If the
+  catalog has `sizes` and `versions`, an object whose size or version differs is an
+  `ObjectReplacedError`. Otherwise each object is compared with its first state seen by the reader.
 
-A reader inherits three capabilities, absent until it overrides their attributes and methods: views
-(`SupportsViews`), objects (`SupportsRemote`), and reports on the machine (`SupportsStatus`). The
-framework asks for them when it opens a reader.
+Some readers can do more. The framework asks for these methods when it opens a reader, and `Reader`
+has none of them: `views()` and `hot()` (`SupportsViews`, `SupportsHotViews`); and of the class,
+`remote()` to list objects (`SupportsRemote`), and `unavailable()` and `devices()` to report on the
+machine (`SupportsStatus`, `SupportsDevices`).
 
 For callers: samples are indices into the catalog, and a batch may contain the same sample more than
 once.
@@ -59,19 +60,19 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from . import stages
 from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
-from .devices import SupportsStatus
 from .errors import LIMITS
-from .objects import Remote, SupportsRemote
 from .options import Choice
 from .ranges import GAP, Spans
-from .views import SupportsViews
+
+if TYPE_CHECKING:
+    from .remote import Remote
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +114,7 @@ class Durations(Protocol):
         """Forget all durations."""
 
 
-class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
+class Reader(ABC):
     """Base class of storage backends: fills memory with the bytes of samples.
 
     Attributes:
@@ -209,7 +210,10 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)
 
-    def cancel(self) -> None:
+    def without_views(self, why: str) -> None:  # noqa: B027  (few readers need it)
+        """Learn before the first batch that `views()` is not used; may warn the user."""
+
+    def cancel(self) -> None:  # noqa: B027  (few readers need it)
         """Make the running calls end soon, with any result or error. May do nothing.
 
         Called from another thread before `close()`; no read follows.

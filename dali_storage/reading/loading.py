@@ -18,7 +18,7 @@ from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
 from ..contract.stages import enter, note
-from ..contract.views import Contents, Views, copied
+from ..contract.views import Contents, FindViews, SupportsHotViews, Views, copied, views_of
 from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
@@ -70,7 +70,8 @@ class Loading:
         self._format = fmt
         self.pool = pool
         self._wanted = (fmt if reader.reads_parts else Format()).wanted
-        self.views = views if reader.has_views else ()
+        self._find_views = views_of(reader)
+        self.views = views if self._find_views else ()
 
     def load(
         self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
@@ -109,7 +110,8 @@ class Loading:
         pieces = self.catalog.pieces_of(samples)
         # Before the read: a report of a read that hangs names the samples.
         note(partial(_names, self.catalog, pieces))
-        viewed = self._view(samples, pieces, lane) if self.views else None
+        find = self._find_views if self.views else None
+        viewed = self._view(find, samples, pieces, lane) if find else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
         nbytes: list[int] = sizes.reshape(count, -1).sum(axis=1).tolist()
         if count == 1:
@@ -130,11 +132,11 @@ class Loading:
         return views.sizes, self.outputs(samples, views, wanted)
 
     def _view(
-        self, samples: IntArray, pieces: IntArray, lane: int
+        self, find: FindViews, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]] | None:
         """As `_read()`, in the reader's own memory; None if the samples must be read."""
         enter("reading")
-        if (views := self.reader.views(pieces, lane)) is None:
+        if (views := find(pieces, lane)) is None:
             return None
         enter("decoding")
         outputs = enumerate(self.outputs(samples, views, None))
@@ -160,13 +162,15 @@ class HotPath:
     def __init__(self, loading: Loading, order: Batches) -> None:
         """Keep a copy of `order`."""
         self._loading = loading
+        reader: object = loading.reader if loading.views else None
+        self._hot = reader.hot if isinstance(reader, SupportsHotViews) else None
         # A copy, because the lanes' own order is not thread-safe, and goes ahead of this one.
-        self._first = copy.deepcopy(order) if loading.views else None
+        self._first = copy.deepcopy(order) if self._hot else order
         self._order: Batches | None = None
 
     def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
         """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
-        if self._first is None:
+        if self._hot is None:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
         order, self._order = self._order or copy.deepcopy(self._first), None
@@ -175,7 +179,7 @@ class HotPath:
         chosen = samples
         with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
             chosen = self._loading.substitute.chosen(samples)
-        is_hot = self._loading.reader.hot(self._loading.catalog.pieces_of(chosen))
+        is_hot = self._hot(self._loading.catalog.pieces_of(chosen))
         return (samples, chosen) if is_hot else None
 
     def read(self, chosen: IntArray) -> LoadedBatch | None:

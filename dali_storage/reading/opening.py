@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, Tree
 from ..contract.errors import encodable
 from ..contract.format import Format
-from ..contract.objects import Remote
 from ..contract.reader import Reader
 from ..contract.stages import enter, note
 from ..order import OrderOptions
@@ -20,6 +19,9 @@ from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
 from .loading import Loading
 from .slots import Memory, Observer
+
+if TYPE_CHECKING:
+    from ..contract.remote import Remote
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, from which the replacement of a sample is chosen."""
@@ -44,7 +46,7 @@ class Opened(NamedTuple):
     ordering: Ordering
 
 
-Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+Find: TypeAlias = Callable[[Callable[[], Tree | None], "Remote | None"], Catalog]
 
 
 def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[Room], Memory]:
@@ -116,7 +118,11 @@ class Opening:
         enter("finding samples")
         # What it returns lives until the reader is open: both may be made from one loaded map.
         tree = cache(partial(self.reader.tree, **self.options))
-        remote = self.reader.remote(**self.options) if self.remote else None
+        remote = None
+        if self.remote:
+            from ..contract.remote import remote_of
+
+            remote = remote_of(self.reader, **self.options)
         catalog = self.find(tree, remote)
         # Before the backend is opened: after an error here there is nothing to close.
         ordering = self.ordering(catalog, self.order)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..contract._types import IntArray
 from ..contract.errors import MemoryIsShort
+from ..contract.views import views_of
 from ..order import OrderOptions, reader_meta
 from ..order.ordering import Remainder
 from ..order.sequence import Batches
@@ -157,7 +158,7 @@ class BatchStream:
         catalog, reader, ordering = self.open()
         depth = max(self.opening.depth, reader.lanes)
         self.memory = make(make_room(depth, self.opening.buffer_bytes, held))
-        if reader.has_views and (why := self.memory.why_not_views(reader, views)):
+        if views_of(reader) and (why := self.memory.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
             views = ()
         on_error = self.opening.on_error

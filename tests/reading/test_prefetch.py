@@ -446,8 +446,6 @@ def test_batches_that_are_held_at_random_are_never_overwritten(seed):
 class Held(Recorder):
     """Its samples are in memory already."""
 
-    has_views = True
-
     def views(self, samples, lane):
         contents = [content(sample) for sample in samples.tolist()]
         return views_of(contents)
