@@ -13,10 +13,11 @@ from ..contract._types import IntArray, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.remote import Remote
 from ..contract.stages import enter
 from ..runtime.machine import processors
 from .files.samples import FILES_AT_ONCE
@@ -129,6 +130,7 @@ class ObjectStoreReader(Reader):
             _, read = engines.choose(_NAME, None, FILES_AT_ONCE)
             self._cache = make(catalog, cache, cache_bytes, read=read, store=self._stores.place())
             self.cooperative = True
+            self.reads_parts = False  # entries are whole samples
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)

@@ -15,13 +15,12 @@ import numpy.typing as npt
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
-from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Choice, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from ..contract.stages import enter
-from ..contract.views import Views
+from ..contract.views import FindViews
 from ..runtime import machine
 from ..runtime.machine import processors
 from .files.opening import open_files
@@ -31,6 +30,7 @@ from .linux.libc import make_iovecs
 from .linux.reads import LARGE, Reads
 
 if TYPE_CHECKING:
+    from ..contract.devices import DeviceStatus
     from .files.mapped import MappedFiles
     from .files.spans import SpanReads
 
@@ -53,6 +53,7 @@ class PythonFileReader(Reader):
 
     cooperative = True
     reads_ranges = True
+    views: FindViews | None = None
 
     @check_options(_NAME)
     def __init__(
@@ -127,7 +128,8 @@ class PythonFileReader(Reader):
         self._mapped, why_not = self._map() if io == "mmap" else (None, "")
         if why_not:
             self.without_views(why_not)
-        self.has_views = self._mapped is not None
+        if self._mapped is not None:
+            self.views = self._mapped.views
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -136,6 +138,7 @@ class PythonFileReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
+        from ..contract.devices import DeviceStatus
         from .linux import mapping
 
         return (
@@ -158,9 +161,6 @@ class PythonFileReader(Reader):
             found[left[: got.size]] = got
             left = left[got.size :]
         self._files.require_sizes(batch, found)
-
-    def views(self, samples: IntArray, lane: int) -> Views | None:
-        return None if self._mapped is None else self._mapped.views(samples, lane)
 
     def hot(self, samples: IntArray) -> bool:
         return self._mapped is not None and self._mapped.hot(samples)

@@ -12,8 +12,8 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
-from ...contract.objects import Versions
 from ...contract.reader import Batch
+from ...contract.remote import Versions
 from ..files.containers import outside_error
 from .calls import Client
 from .errors import ShortBodyError, compare, mapped
