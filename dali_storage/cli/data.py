@@ -21,7 +21,6 @@ import numpy as np
 from bmap_tools.console import print_row
 
 from ..contract import registry
-from ..contract._types import IntArray
 from ..contract.catalog import Catalog, join_path, open_regular
 from ..contract.devices import devices_of
 from ..contract.errors import BackendUnavailable, named
@@ -75,17 +74,6 @@ class _Sampled(Directory):
         some = random.Random(0).sample(names, min(len(names), _CLASSES))
         self.share = len(some) / len(names) if names else 1.0
         return some
-
-
-class _Some(Catalog):
-    """Some of `sidecar["count"]` files: a backend that opens them chooses as for all."""
-
-    @property
-    def file_count(self) -> int:
-        return int(self.sidecar["count"])
-
-    def file_paths(self, files: IntArray) -> list[bytes]:
-        return super().file_paths(files % (len(self.offsets) - 1))
 
 
 def main(roots: Sequence[str]) -> int:
@@ -159,9 +147,15 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
             with suppress(ValueError):
                 return reader + call[5:], "", header.find(path, None, None, pattern, None)
         raise
-    catalog = _Some(found.root, found.names, found.offsets, found.labels)
-    catalog.sidecar["count"] = round(len(found) / tree.share)
+    catalog = _repeated(found, round(len(found) / tree.share))
     return call, "at least " if tree.cut else "about " * (tree.share < 1), catalog
+
+
+def _repeated(some: Catalog, count: int) -> Catalog:
+    """Return `count` files, the same ones again and again: a backend chooses as for all files."""
+    names = bytes(some.names) * -(-count // len(some))
+    offsets = np.append(0, np.cumsum(np.resize(np.diff(some.offsets), count)))
+    return Catalog(some.root, names, offsets, np.resize(some.labels, count))
 
 
 def _case(call: str, choices: Mapping[str, Any], what: str) -> str:

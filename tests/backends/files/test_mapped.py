@@ -171,7 +171,7 @@ def test_what_cannot_be_populated_is_read_and_so_named(packed, monkeypatch):
         assert views(reader, samples) is None
         assert not reader.hot(samples)
         assert read(reader, samples, packed) == packed_contents()
-        reader._read = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
+        reader._engine = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
         with raises_naming(OSError, packed.path(4), "sample 4: 513 bytes"):
             read(reader, np.array([4]), packed)
 
