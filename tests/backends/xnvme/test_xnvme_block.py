@@ -93,7 +93,7 @@ class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
 
 
 class TestOnDisks(RawDiskTests):
-    backend, name = XnvmeBlockReader, "xnvme-block"
+    backend = XnvmeBlockReader
     retries: ClassVar[list[dict[str, int]]] = [{"retries": 3}, {"retries": 0}]
     outcomes: ClassVar[dict[str, str]] = {
         "error": "cannot read",
