@@ -20,13 +20,7 @@ from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_files, from_tree
-from dali_storage.testing import (
-    MappedReaderTests,
-    SnapshotRangeTests,
-    fill,
-    make_batch,
-    read,
-)
+from dali_storage.testing import MappedReaderTests, SnapshotRangeTests, fill, make_batch, read
 from dali_storage.testing.probes import raises_naming
 from tests.kit.devices import Disk, disk, loop_device, run
 from tests.kit.layouts import contents_of, make_hostile_files, make_map
