@@ -8,6 +8,7 @@ import pytest
 from nvidia.dali import fn, tfrecord, types
 
 from dali_storage import readers
+from dali_storage.backends.files.mapped import MappedFiles
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import NotMapped
 from tests.kit.containers import (
@@ -93,14 +94,14 @@ def add_one(array):
 @pytest.fixture
 def asked(monkeypatch):
     """Whether there were views, for each batch for which the reader was asked."""
-    found, views = [], PythonFileReader.views
+    found, views = [], MappedFiles.views
 
     def ask(*arguments):
         result = views(*arguments)
         found.append(result is not None)
         return result
 
-    monkeypatch.setattr(PythonFileReader, "views", ask)
+    monkeypatch.setattr(MappedFiles, "views", ask)
     return found
 
 
