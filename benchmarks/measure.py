@@ -81,6 +81,7 @@ class Result:
         lanes: how many lanes may copy at once, and how many there are; only with dali_storage.
         memory: where its buffers are: cpu, pinned (page-locked) or gpu; only with dali_storage.
         transport: what asks for objects: the reader's own client, or obstore.
+        first_seconds: from the making of the pipeline to its first batch; hot only.
         baselines: the legs that it is compared with.
     """
 
@@ -89,6 +90,7 @@ class Result:
     lanes: tuple[int, int] | None = None
     memory: str | None = None
     transport: str | None = None
+    first_seconds: float | None = None
     skipped: str | None = None
     failed: str | None = None
     baselines: tuple[str, ...] = ()
@@ -210,11 +212,13 @@ class Running:
         Then DALI's buffer of 1,024 samples is full, which it shuffles; maps have their pages; and
         sizes are known: after an epoch, or the time of a round.
         """
+        start, settings = time.monotonic(), self._workload.settings
         stream = self._stack.enter_context(self._leg.build(self._workload, False))
         self._batches, self._stream = iter(stream.batches), stream
-        settings, epoch = self._workload.settings, len(self._workload.sizes)
-        end = time.monotonic() + settings.seconds
-        while not self._read or (self._read < epoch and time.monotonic() < end):
+        self._next()
+        result.first_seconds = time.monotonic() - start
+        epoch, end = len(self._workload.sizes), time.monotonic() + settings.seconds
+        while self._read < epoch and time.monotonic() < end:
             self._next()
         lanes = 0
         if buffers := buffers_of(stream.pipe):

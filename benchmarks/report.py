@@ -150,6 +150,7 @@ def legs(results: Results) -> dict[str, Any]:
             "lanes": result.lanes and result.lanes[1],
             "memory": result.memory,
             "transport": result.transport,
+            "first_seconds": result.first_seconds,
             "summary": figures.get(name),
             "rounds": [
                 one.as_json() | {"samples": one.samples, "waits_seconds": one.waits.tolist()}
