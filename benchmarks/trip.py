@@ -27,8 +27,8 @@ _BATCHES = 40  # more than two epochs: all sizes and buffers are known
 
 def main() -> None:
     """Print the trip."""
-    if "--observed" not in sys.argv:
-        vars(dali)["Observed"] = lambda *_, **__: Observer()
+    if "--unobserved" in sys.argv:
+        vars(dali)["Meter"] = lambda *_, **__: Observer()
     with tempfile.TemporaryDirectory() as root:
         for number in range(_FILES):
             path = Path(root, f"class{number % 3}", f"{number}.jpg")

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from .contract.reader import Batch, Reader
     from .dali.queries import statistics
     from .observing.signals import report, report_on
-    from .observing.statistics import ReaderStatistics, StageTimes
-    from .observing.tally import metrics
+    from .observing.statistics import ReaderStatistics, StageTimes, metrics
     from .ops.swapping import patch
     from .ranks import shard
 
@@ -88,8 +87,7 @@ hold_names(
             ".contract.ranges": ("Ranges", "Spans"),
             ".contract.reader": ("Batch", "Reader"),
             ".observing.signals": ("report", "report_on"),
-            ".observing.statistics": ("ReaderStatistics", "StageTimes"),
-            ".observing.tally": ("metrics",),
+            ".observing.statistics": ("ReaderStatistics", "StageTimes", "metrics"),
             ".dali.queries": ("statistics",),
             ".ops.swapping": ("patch",),
             ".ranks": ("shard",),

@@ -163,7 +163,7 @@ class RequestPool:
 
     def count(self, kind: str, seconds: float) -> None:
         """Count how long a request took: one that was answered, its retries, or its twin."""
-        self.times.record(threading.get_ident(), kind, round(1e9 * seconds))
+        self.times.record(threading.get_ident(), {kind: round(1e9 * seconds)})
 
     def is_slow(self) -> bool:
         """Test if response times are so long that more concurrent requests would help."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
-from ..observing.observer import observed
+from ..observing.meter import meter_of
 from ..observing.statistics import ReaderStatistics
 from ..saving import positions
 from ..saving import weights as mixing
@@ -161,4 +161,4 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return observed(source(pipeline, name).observer).statistics
+    return meter_of(source(pipeline, name).observer).statistics

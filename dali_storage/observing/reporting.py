@@ -8,39 +8,40 @@ import threading
 import time
 from collections.abc import Iterable
 
-from .activity import Activity
+from ..contract.stages import Activity
 from .kernel import mount_of, thread_state
+from .meter import Meter, described
 from .statistics import ReaderStatistics
-from .tally import Watched
 
 
-def report(readers: Iterable[Watched], now: int) -> str:
+def report(readers: Iterable[Meter], now: int) -> str:
     """The present activity of each thread of some readers, and the readers' statistics."""
     readers = [*readers]
     head = f"dali_storage: {len(readers)} open readers in process {os.getpid()}\n"
     return head + "".join(_about(each, now) for each in readers)
 
 
-def paragraph(watched: Watched, head: str, now: int, more: Iterable[str] = ()) -> str:
+def paragraph(meter: Meter, head: str, now: int, more: Iterable[str] = ()) -> str:
     """The name of a reader with a `head`, `more` lines, and a line for each thread at work."""
-    lines = [f"{watched.name}: {head}", *more, *_threads(watched, now)]
+    name = meter.shown if meter.key == meter.name else f"{meter.shown} ({meter.key})"
+    lines = [f"{name}: {head}", *more, *_threads(meter, now)]
     return "".join(f"{_printable(line)}\n" for line in lines)
 
 
-def _about(watched: Watched, now: int) -> str:
-    if watched.tally is None:
-        return paragraph(watched, "no batches", now)
-    counted = watched.tally.statistics
+def _about(meter: Meter, now: int) -> str:
+    if meter.room is None:
+        return paragraph(meter, "no batches", now)
+    counted = meter.statistics
     choices = [f"  {name}: {value}" for name, value in counted.choices.items()]
-    return paragraph(watched, _delivered(counted), now, choices)
+    return paragraph(meter, _delivered(counted), now, choices)
 
 
-def _threads(watched: Watched, now: int) -> list[str]:
+def _threads(meter: Meter, now: int) -> list[str]:
     """A line for each thread at work, and one for all that are idle."""
     busy, idle = list[str](), list[str]()
-    for each in watched.activities:
-        if current := each.current:
-            busy.append(f"  {each.name}: {_at_work(each, *current, now)}")
+    for each in meter.threads:
+        if current := each.log[-1:]:  # one step: it may end meanwhile
+            busy.append(f"  {each.name}: {_at_work(each, *current[0], now)}")
         else:
             idle.append(each.name)
     return [*busy, f"  idle: {', '.join(idle)}"] if idle else busy
@@ -49,7 +50,7 @@ def _threads(watched: Watched, now: int) -> list[str]:
 def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     seconds = max(now - began, 0) / 1e9  # it may have begun since the clock was read
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-    about, thread = activity.describe(), activity.thread
+    about, thread = described(activity.describe), activity.native_id
     parts = [f"{stage} for {seconds:.1f} s, since {since}"]
     number = activity.batch
     parts += [] if number is None or number < 0 else [f"batch {number}"]

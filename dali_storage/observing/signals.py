@@ -5,14 +5,12 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from . import (
-    reporting,  # noqa: F401  (a handler of a signal imports nothing)
-    stalls,
-)
+from . import meter, reporting  # now: a handler of a signal imports nothing
 
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 """Of the code itself: a handler in Python returns to the same fault."""
@@ -28,7 +26,7 @@ def report() -> str:
     channel in the kernel; file system and server of the mount. Takes no lock, opens no file of the
     user, and may be called in any thread.
     """
-    return stalls.WATCHDOG.report()
+    return reporting.report(meter.OPEN.readers.copy().values(), time.monotonic_ns())
 
 
 def report_on(number: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import BackendUnavailable
-from ..observing.tally import OPEN, OpenReaders
+from ..observing.meter import OPEN, OpenReaders
 from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]
@@ -51,7 +51,8 @@ class ReaderCollector:
     def collect(self) -> Iterator[Any]:
         """The metric families, requested by `prometheus_client`."""
         core, label = self._core, ["reader"]
-        found = [(name, its.statistics, its.histograms()) for name, its in self._readers.items()]
+        readers = self._readers.readers.copy().items()
+        found = [(name, its.statistics, its.histograms()) for name, its in readers]
         simple = (core.CounterMetricFamily, _COUNTERS), (core.GaugeMetricFamily, _GAUGES)
         for kind, figures in simple:
             for figure, text in figures.items():

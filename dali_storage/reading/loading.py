@@ -17,7 +17,7 @@ from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..contract.views import Contents, Views, copied
 from ..order.sequence import Batches
 from .batches import read_batch
@@ -110,8 +110,6 @@ class Loading:
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
         pieces = self._catalog.pieces_of(samples)
-        # Before the read: a report of a read that hangs names the samples.
-        note(partial(_names, self._catalog, pieces))
         viewed = self._view(samples, pieces, lane) if self.views else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
         nbytes: list[int] = sizes.reshape(count, -1).sum(axis=1).tolist()
@@ -126,6 +124,7 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
+        enter("opening", partial(_names, self._catalog, pieces))
         wanted = self._wanted(self._catalog, samples)
         batch = read_batch(self.reader, self._catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
@@ -136,7 +135,7 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]] | None:
         """As `_read()`, in the reader's own memory; None if the samples must be read."""
-        enter("reading")
+        enter("reading", partial(_names, self._catalog, pieces))
         if (views := self.reader.views(pieces, lane)) is None:
             return None
         enter("decoding")

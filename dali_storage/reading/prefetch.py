@@ -14,7 +14,6 @@ from queue import SimpleQueue
 
 from ..contract._types import IntArray
 from ..contract.options import Choice
-from ..contract.stages import begin, leave
 from ..order.sequence import Batches
 from ..runtime import machine
 from ..runtime.waiting import take
@@ -126,13 +125,10 @@ class Prefetcher:
         else:
             hot = None if ahead is not None else self._hot.samples(index)
             ready = self._submit_ahead(index, successor) if hot is None else self._depth
-        batch = None
-        try:
-            self.observer.ask(index)
+        with self.observer.waiting(index, ready) as given:
             batch = self._awaited(index, stored) if hot is None else self._read_hot(*hot)
             self.room.largest = max(self.room.largest, batch.nbytes, 1)  # views have no buffer
-        finally:
-            self.observer.answer(ready, None if batch is None else batch.nbytes)
+            given.append(batch.nbytes)
         self._samples = batch.samples.size
         follower = index if known or not self.room.ahead else successor(index)
         if follower != index:  # else it is the last one
@@ -191,7 +187,6 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
-        self.observer.end()
         for piece in [*self._ahead.values()]:  # a lane does not try those of a failed piece
             piece.indices.clear()
         # Before the wait for the lanes, which end with their reads.
@@ -257,17 +252,16 @@ class Prefetcher:
 
     def _begin(self, piece: _Piece) -> None:
         """Look up the samples of batches. The order is cheap to compute in sequence only."""
-        if indices := [*piece.indices]:
-            begin(indices[0], len(indices))
-        for index in indices:
+        for index in [*piece.indices]:
             if index not in piece.samples:
                 piece.samples[index] = outcome(partial(self._order.batch, index))
 
     def _work(self, piece: _Piece, lane: int) -> None:
-        outcomes = self.loading.load(piece.samples, lane, piece.indices)
-        # In this order: nobody gets a batch and asks for the statistics before they have it, and
-        # the caller looks at the outcomes as soon as `done` has an item.
-        leave()
+        known = piece.samples
+        with self.observer.reading(lane, next(iter(known), -1), len(known) or 1):
+            outcomes = self.loading.load(known, lane, piece.indices)
+        # After the block: nobody gets a batch and asks for the statistics before they have it. In
+        # this order: the caller looks at the outcomes as soon as `done` has an item.
         piece.outcomes = outcomes
         piece.done.put(None)
 

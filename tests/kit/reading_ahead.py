@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from dali_storage.observing.observer import Observed
+from dali_storage.observing.meter import Meter
 from dali_storage.reading.loading import Loading
 from dali_storage.reading.prefetch import Prefetcher
 
@@ -23,5 +23,5 @@ def reading_ahead(
 ):
     kind = on_error.loading(catalog, SimpleNamespace(members=members)) if on_error else Loading
     loading = kind(catalog, reader, fmt, pool, views)
-    observer = Observed(name, name)
+    observer = Meter(name, name)
     return Prefetcher(loading, order, depth, observer=observer, name=name, **options)

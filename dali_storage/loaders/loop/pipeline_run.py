@@ -11,8 +11,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
 from ...dali import failure, has_other_sources, source
-from ...observing.observer import observed
-from ...observing.tally import Tally
+from ...observing.meter import Meter, meter_of
 from ...ranks import Shard
 from ...reading.source import BatchStream
 from ...saving import positions, weights
@@ -184,13 +183,12 @@ class PipelineRun:
     @property
     def storage_seconds(self) -> float:
         """Seconds for which DALI has waited for the storage until now."""
-        tallies = [observed(each.observer).tally for each in self._sources.values()]
-        return sum([tally.waited for tally in tallies if tally is not None])
+        return sum(meter_of(each.observer).waited for each in self._sources.values()) / 1e9
 
     @property
-    def tally(self) -> Tally | None:
-        """The counters of the reader; None before the first batch."""
-        return observed(self._source.observer).tally
+    def meter(self) -> Meter:
+        """Counts and times the reader."""
+        return meter_of(self._source.observer)
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends with its last reference."""
