@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,13 @@ class Activity:
     native_id: int | None = None
     batch: int | None = None
     describe: Describe | None = None
+
+    @property
+    def described(self) -> str:
+        """The description of the work; empty if unknown."""
+        with contextlib.suppress(Exception):  # the reader may be closed meanwhile
+            return self.describe() if self.describe is not None else ""
+        return ""
 
 
 class _Mine(threading.local):

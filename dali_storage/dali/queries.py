@@ -5,8 +5,7 @@ from typing import Any
 
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
-from ..observing.meter import meter_of
-from ..observing.statistics import ReaderStatistics
+from ..observing.statistics import ReaderStatistics, figures
 from ..saving import positions
 from ..saving import weights as mixing
 from . import source
@@ -161,4 +160,4 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return meter_of(source(pipeline, name).observer).statistics
+    return figures(source(pipeline, name).observer)

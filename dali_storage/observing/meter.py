@@ -17,7 +17,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..contract.reader import Durations, Reader
-from ..contract.stages import Activity, Describe, mine
+from ..contract.stages import Activity, mine
 from ..reading.buffers import Room
 from ..reading.lanes import be_lane
 from ..reading.slots import Observer
@@ -26,7 +26,6 @@ from ..runtime.profiling import make_log, show_name
 
 if TYPE_CHECKING:
     from .stalls import Stall
-    from .statistics import ReaderStatistics
 
 Slow: TypeAlias = tuple[float, str, str]
 """A slow batch: the seconds of its longest stage, this stage, and its samples."""
@@ -66,7 +65,7 @@ class Thread(Activity):
 
     def sum_up(self, waited: int | None = None) -> None:
         """End the batch, and count the time of each stage; `waited`: the nanoseconds of a wait."""
-        now, log, describe, longest = monotonic_ns(), self.log, self.describe, 0
+        now, log, longest = monotonic_ns(), self.log, 0
         sums = {} if waited is None else {"waiting": waited}
         for stage, began in reversed(log):
             if stage != "waiting":  # other stages may be part of it
@@ -75,14 +74,14 @@ class Thread(Activity):
                     longest, slowest = ns, stage
             now = began
         log.clear()
-        self.batch = self.describe = None
         self._times.record(self._number, sums, self.count)
         # Looked up once: `reset()` may replace the list in another thread.
         slow, seconds = self.slow, longest / self.count / 1e9
         if longest and (len(slow) < SLOWEST or seconds > slow[0][0]):
-            heapq.heappush(slow, (seconds, slowest, described(describe)))
+            heapq.heappush(slow, (seconds, slowest, self.described))
             if len(slow) > SLOWEST:
                 heapq.heappop(slow)
+        self.batch = self.describe = None
 
 
 class Meter(Observer):
@@ -132,11 +131,9 @@ class Meter(Observer):
         self.ready = [0] * (self.room.depth + 1 if self.room else 0)
 
     @property
-    def statistics(self) -> ReaderStatistics:
-        """The figures of the batches until now; zeros before the reader reads."""
-        from .statistics import figures
-
-        return figures(self)
+    def title(self) -> str:
+        """Its name in reports, with that in figures if several open readers have its name."""
+        return self.shown if self.key == self.name else f"{self.shown} ({self.key})"
 
     def histograms(self) -> dict[str, Histogram]:
         """Return the histograms of nanoseconds, by stage."""
@@ -291,8 +288,8 @@ class OpenReaders:
             return rest
         from .stalls import Stall
 
-        meter.stall = meter.stall or Stall(self._warn)
-        return meter.stall.look(meter, now, self._resumed)
+        meter.stall = meter.stall or Stall(meter.title, meter.stall_after or 0, self._warn)
+        return meter.stall.look(meter.threads, now, self._resumed)
 
     def _watched(self) -> list[Meter]:
         return [it for it in self.readers.copy().values() if it.stall_after is not None]
@@ -316,13 +313,6 @@ OPEN = OpenReaders()
 """Of this process."""
 
 os.register_at_fork(after_in_child=OPEN.reset)
-
-
-def described(describe: Describe | None) -> str:
-    """The description of some work; empty if unknown."""
-    with contextlib.suppress(Exception):  # the reader may be closed meanwhile
-        return describe() if describe is not None else ""
-    return ""
 
 
 def meter_of(observer: Observer) -> Meter:

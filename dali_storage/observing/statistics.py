@@ -9,8 +9,9 @@ from time import monotonic_ns
 from typing import Any
 
 from ..reading.buffers import Room
+from ..reading.slots import Observer
 from ..runtime.histogram import Histogram
-from .meter import OPEN, SLOWEST, Meter, OpenReaders
+from .meter import OPEN, SLOWEST, OpenReaders, meter_of
 
 _NS = 1e-9  # seconds
 _FEWEST = 20  # batches: the first ones are never ready
@@ -153,8 +154,9 @@ class ReaderStatistics:
         return {name: value for name, value in vars(self).items() if name != "_live"}
 
 
-def figures(meter: Meter) -> ReaderStatistics:
+def figures(observer: Observer) -> ReaderStatistics:
     """Return the figures of a reader until now; zeros before it reads."""
+    meter = meter_of(observer)
     if meter.room is None:
         return ReaderStatistics().of(meter)
     times = {name: StageTimes.of(it) for name, it in sorted(meter.histograms().items())}
@@ -191,7 +193,7 @@ def metrics(readers: OpenReaders = OPEN) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for reader, meter in readers.readers.copy().items():
-        its, start = meter.statistics, f"dali_storage/{reader}"
+        its, start = figures(meter), f"dali_storage/{reader}"
         for name in ("batches", "bytes", "wait_seconds", "depth", "ready", "replaced"):
             found[f"{start}/{name}"] = float(getattr(its, name))
         for stage, times in its.times.items():

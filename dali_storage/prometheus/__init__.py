@@ -7,6 +7,7 @@ import numpy as np
 
 from ..contract.errors import BackendUnavailable
 from ..observing.meter import OPEN, OpenReaders
+from ..observing.statistics import figures
 from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]
@@ -52,10 +53,10 @@ class ReaderCollector:
         """The metric families, requested by `prometheus_client`."""
         core, label = self._core, ["reader"]
         readers = self._readers.readers.copy().items()
-        found = [(name, its.statistics, its.histograms()) for name, its in readers]
+        found = [(name, figures(its), its.histograms()) for name, its in readers]
         simple = (core.CounterMetricFamily, _COUNTERS), (core.GaugeMetricFamily, _GAUGES)
-        for kind, figures in simple:
-            for figure, text in figures.items():
+        for kind, texts in simple:
+            for figure, text in texts.items():
                 family = kind(f"dali_storage_{figure}", text, labels=label)
                 for reader, its, _ in found:
                     family.add_metric([reader], getattr(its, figure))

@@ -16,6 +16,7 @@ from dali_storage.contract.options import Choice
 from dali_storage.contract.stages import enter, mine, note
 from dali_storage.observing import meter
 from dali_storage.observing.meter import Meter
+from dali_storage.observing.statistics import figures
 from dali_storage.reading.buffers import Room
 from dali_storage.runtime import profiling
 from tests.kit.interrupts import interrupted
@@ -65,7 +66,7 @@ def test_batches_that_are_read_at_once_have_equal_shares_of_each_stage(clock, on
     assert totals(one) == {"opening": 1, "reading": 8}
     found = one.histograms()["reading"]
     assert (found.count, found.most / 1e9) == (4, 2)
-    assert one.statistics.slowest[0].seconds == 2
+    assert figures(one).slowest[0].seconds == 2
 
 
 def test_a_batch_that_the_waiting_thread_reads_itself_is_a_part_of_the_wait(clock, one):
@@ -93,11 +94,11 @@ def test_the_five_slowest_batches_are_named_by_their_first_sample(clock, one):
             stages(clock, ("waiting", 99), ("queued", 50), ("opening", 0))
             enter("reading", lambda seconds=seconds: f"{7 // (seconds - 4)}.jpg")  # 4: it is gone
             clock.now += seconds * 10**9
-    found = [(it.seconds, it.stage, it.name) for it in one.statistics.slowest]
+    found = [(it.seconds, it.stage, it.name) for it in figures(one).slowest]
     names = {9: "1.jpg", 8: "1.jpg", 7: "2.jpg", 4: "", 3: "-7.jpg"}
     assert found == [(seconds, "reading", name) for seconds, name in names.items()]
     one.reset()
-    assert (one.statistics.slowest, totals(one)) == ((), {})
+    assert (figures(one).slowest, totals(one)) == ((), {})
 
 
 def test_a_ctrl_c_at_any_point_of_the_beginning_of_a_wait_leaves_no_wait(one):
@@ -116,7 +117,8 @@ def test_a_wait_that_a_ctrl_c_left_open_does_not_count(clock, one):
     assert (totals(one), one.batches, one.nbytes) == ({"waiting": 1}, 1, 5)
 
 
-def test_a_thread_without_an_observer_says_nothing():
+def test_a_thread_without_an_observer_says_nothing(monkeypatch):
+    monkeypatch.setattr(mine, "activity", None)
     enter("reading", lambda: 1 // 0)
     assert note(lambda: 1 // 0) is None
 
@@ -132,7 +134,7 @@ def test_a_batch_keeps_nothing_that_it_described(one):
     del file
     gc.collect()
     assert gone() is None
-    assert one.statistics.slowest[0].name == "a.jpg"
+    assert figures(one).slowest[0].name == "a.jpg"
 
 
 # --- other tools ----------------------------------------------------------------------------------

@@ -182,11 +182,11 @@ def test_a_thread_that_hangs_later_than_another_is_warned_of_too(looking):
 def test_the_mount_of_a_root_is_found(looking, monkeypatch, text):
     monkeypatch.setattr(reporting, "mount_of", lambda path: path.decode())
     watchdog, clock, _ = looking
-    reader, (activity,) = opened(watchdog)
+    _, (activity,) = opened(watchdog)
     activity.log.append(("reading", clock.now))
     activity.describe = lambda: text
     activity.native_id = 1  # not of this process
-    assert reporting.report([reader], clock.now).endswith("; /data\n")
+    assert reporting.paragraph("R", [activity], clock.now).endswith("; /data\n")
 
 
 def test_a_process_that_was_stopped_is_looked_at_again_before_a_warning(looking):

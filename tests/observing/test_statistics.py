@@ -15,8 +15,13 @@ from dali_storage.contract import stages
 from dali_storage.contract.options import Choice
 from dali_storage.observing import meter
 from dali_storage.observing.meter import Meter, OpenReaders
-from dali_storage.observing.reporting import paragraph
-from dali_storage.observing.statistics import ReaderStatistics, SlowBatch, StageTimes, metrics
+from dali_storage.observing.statistics import (
+    ReaderStatistics,
+    SlowBatch,
+    StageTimes,
+    figures,
+    metrics,
+)
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
@@ -191,12 +196,12 @@ def test_statistics_are_plain_values_that_outlive_their_reader():
 
 def test_a_reset_before_the_first_batch_is_fine():
     one = Meter("R", "R")
-    before = one.statistics
+    before = figures(one)
     before.reset()
     assert before == ReaderStatistics()
     give(begun(one), 1, 10)
     before.reset()
-    assert one.statistics.batches == 0
+    assert figures(one).batches == 0
 
 
 @pytest.mark.parametrize(
@@ -256,7 +261,7 @@ def test_open_readers_have_names_of_their_own_until_they_are_closed():
     again = opened(readers)
     readers.remove(meters[1])  # it is another's name now
     assert readers.readers["R-2"] is again
-    assert paragraph(again, "it", 0) == "file(R) (R-2): it\n"
+    assert again.title == "file(R) (R-2)"
 
 
 def test_a_reader_is_open_from_the_search_for_its_samples_to_its_end(monkeypatch):
