@@ -16,14 +16,23 @@ import numpy as np
 
 from ..contract._types import Buffer
 from ..contract.options import Choice
+from ..runtime.machine import gigabytes
 
 _SMALLEST = 64 << 10  # bytes
 _AMPLE = 8 << 30  # bytes of memory
 _GRANULE = 2 << 20  # bytes: a huge page
+_BUFFERS = 1 << 30  # bytes: what storage of 10 GB/s delivers in 100 ms, longer than a read takes
 
 
 Fence: TypeAlias = Callable[[], Callable[[], None]]
 """Marks what has been queued to read a buffer; its result blocks until that is done."""
+
+
+def buffer_bytes(memory: int | None) -> Choice[int]:
+    """Return the most bytes of batches for a reader, where `memory` is free; None: unknown."""
+    if memory is None or memory >= 8 * _BUFFERS:
+        return Choice(_BUFFERS, "an eighth of the free memory is more, or unknown")
+    return Choice(memory // 8, f"an eighth of the free memory, {gigabytes(memory)}")
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from ..contract.stages import begin, leave
 from ..order.sequence import Batches
 from ..runtime import machine
 from ..runtime.waiting import take
-from .buffers import Room
+from .buffers import Room, buffer_bytes
 from .lanes import Gate, Lanes, copying_lanes
 from .loading import HotPath, LoadedBatch, Loading, outcome
 from .position import next_index
@@ -76,7 +76,7 @@ class Prefetcher:
     ) -> None:
         """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
 
-        No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`, and
+        No more are read ahead than fit into `nbytes`; None: into `buffer_bytes()`, and
         none where the memory has no room beside those `held` by others. `gate` is for cooperative
         readers without `copying_lanes`. The threads have the `name`, numbered. A piece of several
         batches has at most `most` samples.
@@ -86,7 +86,7 @@ class Prefetcher:
         self._order = order
         self._depth = max(depth, reader.lanes)
         memory = machine.cache_memory() if nbytes is None else None
-        limit = machine.buffer_bytes(memory) if nbytes is None else Choice(nbytes, "as given")
+        limit = buffer_bytes(memory) if nbytes is None else Choice(nbytes, "as given")
         self.room = Room(limit, self._depth, memory, held)
         loading.pool.room = self.room
         self._hot = HotPath(loading, order)
