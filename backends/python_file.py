@@ -15,14 +15,13 @@ import numpy.typing as npt
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
-from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Choice, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from ..contract.reader import copying_lanes as default_copying_lanes
 from ..contract.stages import enter
-from ..contract.views import Views
+from ..contract.views import FindViews
 from ..runtime.machine import processors
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
@@ -31,6 +30,7 @@ from .linux.libc import make_iovecs
 from .linux.transfers import LARGE, Transfers
 
 if TYPE_CHECKING:
+    from ..contract.devices import DeviceStatus
     from .files.mapped import MappedFiles
     from .files.spans import ContainerBatches
 
@@ -55,6 +55,7 @@ class PythonFileReader(Reader):
     cooperative = True
     lanes = 3
     reads_ranges = True
+    views: FindViews | None = None
 
     @check_options(_NAME)
     def __init__(
@@ -131,7 +132,8 @@ class PythonFileReader(Reader):
         self._mapped, why_not = self._map() if io == "mmap" else (None, "")
         if why_not:
             self.without_views(why_not)
-        self.has_views = self._mapped is not None
+        if self._mapped is not None:
+            self.views = self._mapped.views
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
@@ -140,6 +142,7 @@ class PythonFileReader(Reader):
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
+        from ..contract.devices import DeviceStatus
         from .linux import mapping
 
         return (
@@ -162,9 +165,6 @@ class PythonFileReader(Reader):
             found[left[: got.size]] = got
             left = left[got.size :]
         self._files.require_sizes(batch, found)
-
-    def views(self, samples: IntArray, lane: int) -> Views | None:
-        return None if self._mapped is None else self._mapped.views(samples, lane)
 
     def hot(self, samples: IntArray) -> bool:
         return self._mapped is not None and self._mapped.hot(samples)

@@ -67,7 +67,7 @@ class MappedFiles:
         self._faults: int | None = None  # when last asked, if all was hot then
 
     def hot(self, samples: IntArray) -> bool:
-        """As `Reader.hot()`."""
+        """See `SupportsHotViews`."""
         before, self._faults = self._faults, None
         if not self._populated[samples].all():
             return False
@@ -82,7 +82,7 @@ class MappedFiles:
         return True
 
     def views(self, samples: IntArray, lane: int) -> Views | None:
-        """As `Reader.views()`; None also for a missing sample, for which `read()` then raises."""
+        """See `SupportsViews`; None also for a missing sample, for which `read()` then raises."""
         files, starts = self._ranges.files_of(samples), self._ranges.starts[samples]
         sizes = self._ranges.sizes[samples].astype(np.int64)
         used = [*dict.fromkeys(files[sizes > 0].tolist())]

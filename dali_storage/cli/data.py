@@ -22,9 +22,11 @@ from bmap_tools.console import print_row
 
 from ..contract import registry
 from ..contract.catalog import Catalog, join_path, open_regular
+from ..contract.devices import devices_of
 from ..contract.errors import BackendUnavailable, named
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
+from ..contract.remote import remote_of
 from ..formats.npy import header
 from ..formats.tar import archive
 from ..observing.kernel import mount_of
@@ -103,7 +105,7 @@ def examine(*roots: str) -> None:
     containers = _containers(paths)
     names = [path] if containers else locations(path, None, None)
     backend: Any = registry.load(chosen := registry.choose(None, names))
-    remote = backend.remote(retry=0.0) if (url := scheme(names[0])) else None
+    remote = remote_of(backend, retry=0.0) if (url := scheme(names[0])) else None
     if containers:
         call, catalog = containers
     elif os.path.isdir(path):
@@ -125,7 +127,7 @@ def examine(*roots: str) -> None:
     what = "objects" if url else "containers" if containers else "files"
     print_row("data", f"{some}{count:,} {what}, {'about ' * (len(sizes) < count)}{nbytes:,} bytes")
     mount = "" if url else _say_place(backend, catalog)
-    for it in backend.devices():
+    for it in devices_of(backend):
         if it.name == f"{url}://" or not url:
             works = it.kind if url else "works"
             print_row(it.name, f"does not work: {it.problem}" if it.problem else works)

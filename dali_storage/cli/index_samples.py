@@ -21,6 +21,7 @@ from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.objects import scheme
+from ..contract.remote import remote_of
 from ..samples import discovery, index_file, listed
 from ..samples.locations import location
 
@@ -118,7 +119,7 @@ def verify(words: Sequence[str]) -> int:
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if scheme(os.fsencode(root)):
         backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
-        return listed.from_store(backend.remote(**options), root, **filters)
+        return listed.from_store(remote_of(backend, **options), root, **filters)
     if options:
         raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)

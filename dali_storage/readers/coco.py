@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote
 from ..contract.options import dali_flag
+from ..contract.remote import Remote
 from ..dali import Common, DataNode
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
