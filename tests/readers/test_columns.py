@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,25 +15,8 @@ from dali_storage import readers
 from dali_storage.contract.errors import RecordError, SampleReplaced
 from dali_storage.loaders import Loader
 from tests.kit.dali import pipeline_of
-from tests.kit.parity import (
-    POLICIES,
-    build,
-    compare,
-    contents,
-    epochs,
-    numbered,
-    seeds,
-    some_order,
-    take,
-)
+from tests.kit.parity import BACKENDS, build, compare, contents, seeds, some_order, take
 from tests.kit.tiers import by_tier
-
-BACKENDS: list[tuple[str, dict[str, Any]]] = [
-    ("memory", {}),
-    ("python-file", {}),
-    ("python-file", {"direct": True}),
-    ("python-file", {"io": "preadv"}),
-]
 
 
 def by_file(files, *, labels=None, name=None, file_root=None, **order):
@@ -98,13 +80,6 @@ def test_random_columns_are_read_as_dali_reads_files_by_one_seed(tmp_path):
             error.add_note(f"PARITY=1 PARITY_FROM={seed} repeats it: {templates}, {arguments}")
             raise
     assert found["equal"] + found["restored"] > 0.8 * found.total()
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_iterators_of_dali_give_what_they_give_of_files(tmp_path, policy):
-    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
-    real = epochs(numbered("file", tmp_path, [23])(fn.readers), policy, **order)
-    assert epochs(numbered("columns", tmp_path, [23])(readers), policy, **order) == real
 
 
 @pytest.fixture
@@ -271,20 +246,6 @@ def test_other_orders_are_those_of_readers_file(root, order):
     real = build(readers.file, 4, {}, files=files[0], file_root=root, labels=labels, **order)
     expected = [[data, data, label] for data, label in take(real, 6)]
     assert take(ours, 6) == expected
-
-
-def test_a_state_resumes_on_other_ranks(root):
-    order = {"files": TEMPLATES, "file_root": root, "pad_last_batch": True, "name": "R"}
-    order |= {"random_shuffle": True, "seed": 4}
-    first = build(readers.columns, 1, {"prefetch_queue_depth": 1}, **order)
-    seen = [contents(first) for _ in range(2)]
-    state = readers.state(first, "R")
-    for shard in range(3):
-        rank = build(readers.columns, 1, {}, **order, resume=state, num_shards=3, shard_id=shard)
-        seen.append(contents(rank))
-    assert sorted(seen) == sorted(
-        [[a], [b]] for a, b in zip(*pairs(["a-b/1", "a/1", "a/2", "b/10", "b/9"]), strict=True)
-    )
 
 
 def test_a_loader_gives_images_with_their_masks(tmp_path):

@@ -369,69 +369,6 @@ def test_an_own_order_is_dealt_out(mixed):
         labelled(order=order, resume=state).run()
 
 
-SOURCE = {"files": [__file__] * 3}
-TWO = {"a": SOURCE, "b": SOURCE}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"weights": {"a": 1}},
-            "weights must name each of 'a', 'b'; missing: 'b'",
-        ),
-        (
-            {"weights": {"a": 1, "b": 1}, "schedule": [(0, {"a": 1, "b": 1})]},
-            "cannot both be given",
-        ),
-        ({"epoch_size": 0}, "epoch_size must be at least 1, not 0"),
-        ({"epoch_size": 2, "num_shards": 3}, "epoch_size must be at least num_shards, 3, not 2"),
-        ({"labels": "mine"}, "labels must be 'own' or 'joint', not 'mine'"),
-        ({"labels": "joint"}, "source 'a' has no class names"),
-        ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
-        ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
-        ({"order": [1]}, "order is for one data set"),
-        ({"reader": "files"}, "reader must be one of caffe, caffe2, columns"),
-        ({"sources": []}, "sources must be a mapping"),
-        ({"sources": {"a": SOURCE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
-        ({"sources": {"a": {"path": "x"}}, "reader": "tfrecord"}, "format_options needs features"),
-        ({"sources": {"a": {}}, "reader": "webdataset"}, "source 'a' needs paths"),
-        ({"format_options": {"ext": "jpg"}}, "format_options has no argument 'ext'"),
-        ({"sources": TWO | {"c": {"files": ["s3://b/k"]}}}, "only 'c' has URLs"),
-        ({"sources": {"a": SOURCE | {"weights": [1, 2]}}}, "source 'a': weights: 2 numbers for 3"),
-        ({"sources": {"a": SOURCE | {"weights": "even"}}}, "weights must be 'balanced', 'sqrt'"),
-    ],
-    ids=lambda value: None if isinstance(value, str) else "-".join(value),
-)
-def test_bad_arguments_of_mixtures_are_refused(arguments, message):
-    arguments = {"sources": TWO, "labels": "own"} | arguments
-    with pytest.raises((ValueError, TypeError)) as caught:
-        build(readers.mix, 2, {}, **arguments)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"weights": "often"}, "weights must be 'balanced', 'sqrt'"),
-        ({"weights": "balanced", "order": [1]}, "weights and order cannot both be given"),
-        (
-            {"weights": "balanced", "shuffle_after_epoch": True},
-            "shuffle_after_epoch=True and weights",
-        ),
-        (
-            {"weights": "balanced", "stick_to_shard": True},
-            "stick_to_shard=True and weights exclude",
-        ),
-    ],
-    ids=lambda value: None if isinstance(value, str) else "-".join(value),
-)
-def test_bad_orders_are_refused(arguments, message):
-    with pytest.raises((ValueError, TypeError)) as caught:
-        labelled(**arguments)
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("saved", "resumed", "message"),
     [

@@ -165,29 +165,6 @@ def test_a_manifest_may_be_a_pipe(sound):
     assert texts == [b"0", b"1", b"2"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"dtype": types.UINT8}, "dtype must be FLOAT, INT16 or INT32"),
-        ({"dtype": "float"}, "dtype must be FLOAT"),
-        ({"quality": 100.5}, "quality must be from 0 to 100, not 100.5"),
-        ({"sample_rate": "x"}, "sample_rate must be a number, not 'x'"),
-        ({"sample_rate": float("inf")}, "sample_rate must be a finite float32, not inf"),
-        ({"max_duration": 1e39}, r"max_duration must be a finite float32, not 1e\+39"),
-        ({"min_duration": "x"}, "min_duration must be a number"),
-        ({"read_text": "no"}, "read_text must be True or False"),
-        ({"quality": float("nan")}, "quality must be a finite float32, not nan"),
-        ({"downmix": "no"}, "downmix must be True or False"),
-        ({"manifest_filepaths": []}, "manifest_filepaths must not be empty"),
-        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': sound is decoded on the CPU"),
-    ],
-)
-def test_a_wrong_argument_is_refused(given, says, sound):
-    arguments = {"manifest_filepaths": manifest_of(sound, [{KEY: sound}]), **given}
-    with pytest.raises((ValueError, TypeError), match=says):
-        readers.nemo_asr(**arguments)
-
-
 def test_a_file_whose_header_is_needed_is_missing_at_once(sound):
     manifest = manifest_of(sound, [{KEY: sound, "offset": 0.1}, {KEY: "/none.wav"}])
     with pytest.raises(FileNotFoundError, match=r"/none\.wav"):

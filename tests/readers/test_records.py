@@ -1,13 +1,10 @@
-"""readers.records. What is expected is cut out of what was written; the order is that of DALI."""
+"""readers.records. What is expected is cut out of what was written."""
 
 import io
 import os
 import pickle
 import tracemalloc
-from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +21,8 @@ from dali_storage.formats import plain
 from dali_storage.loaders import Loader
 from tests.kit.containers import write_tar
 from tests.kit.dali import take
-from tests.kit.parity import POLICIES, build, compare, epochs, numbered, seeds, some_order
+from tests.kit.parity import BACKENDS, build
 from tests.kit.stand_ins import Unpickled
-from tests.kit.tiers import by_tier
 
 
 class Data:
@@ -60,14 +56,6 @@ def data(tmp_path):
 def pipeline_of(batch_size=4, **arguments):
     arguments = {"name": "R"} | arguments
     return build(readers.records, batch_size, {"prefetch_queue_depth": 1}, **arguments)
-
-
-BACKENDS: list[tuple[str, dict[str, Any]]] = [
-    ("memory", {}),
-    ("python-file", {}),
-    ("python-file", {"direct": True}),
-    ("python-file", {"io": "preadv"}),
-]
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
@@ -120,29 +108,6 @@ def test_labels_are_those_of_readers_file(data, tmp_path, kind):
         labels = list(map(str, labels))
     pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=labels)
     assert [label for _, label in take(pipeline, 1)] == expected
-
-
-def readers_of_numbers(directory, size):
-    """DALI's readers.file with labels that count its samples, and ours of as many records."""
-    real = numbered("file", directory, [size])(fn.readers)
-    ours = numbered("records", directory, [size])(readers)
-    return partial(real, dont_use_mmap=True), ours
-
-
-def test_the_order_is_that_of_readers_file(tmp_path):
-    for seed in seeds(by_tier(10, 60)):
-        random = Random(seed)
-        size = random.choice([random.randint(1, 9), random.randint(1, 70)])
-        order = some_order(random, size, by_container=False)
-        del order["dont_use_mmap"]
-        compare(random, *readers_of_numbers(tmp_path, size), order)
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_iterators_give_what_they_give_of_readers_file(tmp_path, policy):
-    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
-    real, ours = (epochs(read, policy, **order) for read in readers_of_numbers(tmp_path, 23))
-    assert ours == real
 
 
 # --- Loaders -------------------------------------------------------------------------------------
