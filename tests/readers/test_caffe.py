@@ -125,10 +125,7 @@ REFUSED = {  # records, and the words of the error, which is of the last one
         "garbage": ([b"\xff\xff"], "it ends within a field"),
         "one too many": ([IMAGE + LABEL + BOX], "it must have 2 of them, not 3"),
         "one too few": ([IMAGE], "are image, label, and it must have 2 of them, not 1"),
-        "inputs missing": (
-            [IMAGE + LABEL],
-            "label, additional input 1, and it must have 3 of them",
-        ),
+        "inputs missing": ([IMAGE + LABEL], "label, additional input 1, and it must have 3 of th"),
         "many inputs missing": ([IMAGE + LABEL], LAST_OF_MANY),
         "many dimensions": ([tensor(BYTE, RAW, [1] * 99) + LABEL], "has 99 dimensions, not height"),
         "no box": ([IMAGE + LABEL], "are image, label, bounding box, and it must have 3"),

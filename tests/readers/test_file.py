@@ -82,60 +82,6 @@ def test_the_traceback_of_a_missing_root_is_short(tmp_path):
     assert depth <= 8, frames  # it was 12 when five callables opened each other
 
 
-@pytest.mark.parametrize(("sized_before", "depth"), [(False, 1), (True, 2), (False, 4)])
-def test_a_file_that_is_away_for_a_while_costs_no_batch(tree, sized_before, depth):
-    # So large that a lane reads one batch at once.
-    root = tree(40, classes=1, sizes=(300_000,))
-    good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
-    pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
-    expected = [(content, 0) for content in good.values()]
-    epoch = 10
-    if sized_before:
-        assert take(pipeline, epoch) == expected
-    bad = root / "class0" / "0035.jpg"  # batch 8
-    bad.unlink()
-    delivered = []
-    with pytest.raises(FileNotFoundError) as caught:
-        while True:
-            delivered += take(pipeline, 1)
-    assert caught.value.filename == str(bad)
-    assert delivered == expected[: len(delivered)]
-    # Not before DALI schedules batch 8, which run() number 8 - (depth - 1) does.
-    assert len(delivered) == 4 * (8 - (depth - 1))
-    for _ in range(2):
-        with pytest.raises(FileNotFoundError):
-            pipeline.run()
-    bad.write_bytes(good[bad.name])
-    delivered += take(pipeline, 20)
-    assert delivered == (expected * 4)[: len(delivered)]
-
-
-def test_two_readers_stay_together_when_one_of_them_fails(tmp_path):
-    for path in (
-        tmp_path / name / "c" / f"{i:02}" for name in ("images", "masks") for i in range(40)
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(path.name.encode())
-    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with pipeline:
-        roots = [str(tmp_path / name) for name in ("images", "masks")]
-        filters = {"file_filters": "*"}
-        pipeline.set_outputs(*(readers.file(file_root=root, **filters)[0] for root in roots))
-
-    def assert_pair():
-        images, masks = ([np.asarray(it).tobytes() for it in output] for output in pipeline.run())
-        assert images == masks
-
-    for spoilt in ("images/c/30", "masks/c/30", "images/c/09"):
-        (tmp_path / spoilt).rename(tmp_path / "away")
-        with pytest.raises(FileNotFoundError):
-            while True:
-                assert_pair()
-        (tmp_path / "away").rename(tmp_path / spoilt)
-        for _ in range(5):
-            assert_pair()
-
-
 # --- GPUs ---------------------------------------------------------------------------------------
 
 

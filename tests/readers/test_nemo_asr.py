@@ -105,10 +105,7 @@ REFUSED = {
     "duration: true": ('{"%s": @, "duration": true}', "'duration' must be a number, not true"),
     "duration: NaN": ('{"%s": @, "duration": NaN}', "'duration' must be a number, not NaN"),
     "duration: too large": ('{"%s": @, "duration": 1e400}', "'duration' must be a number, not Inf"),
-    "duration: digits": (
-        '{"%s": @, "duration": ' + "9" * 400 + "}",
-        "'duration' must be a number, not 9",
-    ),
+    "duration: digits": ('{"%s": @, "duration": ' + "9" * 400 + "}", "must be a number, not 9"),
     "duration: more digits": ('{"%s": @, "duration": ' + "9" * 5000 + "}", "a number, not Inf"),
     "offset: text": ('{"%s": @, "offset": "x"}', "'offset' must be a number, not"),
     "offset: behind the end": ('{"%s": @, "offset": 2}', "begins at frame 16,000, but .* 2,000"),
