@@ -253,37 +253,21 @@ def test_wrong_bytes_are_refused_or_give_places_within_the_file(good, tmp_path):
     assert found[True] > found[False] > 3
 
 
-def test_a_database_that_is_written_while_it_is_read_is_refused(tmp_path, monkeypatch):
+def append(path):
+    with open(path, "ab") as file:
+        file.write(bytes(PAGE))
+
+
+@pytest.mark.parametrize("change", [commit, append], ids=["a transaction", "without one"])
+def test_a_file_that_is_written_while_it_is_read_is_refused(change, tmp_path, monkeypatch):
     path = write_lmdb(tmp_path / "db", [bytes(100)] * 500) / "data.mdb"
     real = os.preadv
-
-    def read(*given):
-        commit(path)
-        return real(*given)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with pytest.raises(
-        ContainerChangedError, match="was written while its pages were read"
-    ) as info:
+    monkeypatch.setattr(os, "preadv", lambda *given: (change(path), real(*given))[1])
+    words = "was written while its pages were read"
+    with pytest.raises(ContainerChangedError, match=words) as info:
         pages.scan(os.fsencode(path))
     assert info.value.filename == str(path)
     assert not open_files(tmp_path)
-
-
-def test_a_file_that_is_written_without_a_transaction_while_it_is_read_is_refused(
-    tmp_path, monkeypatch
-):
-    path = write_lmdb(tmp_path / "db", [bytes(100)] * 500) / "data.mdb"
-    real = os.preadv
-
-    def read(*given):
-        with open(path, "ab") as file:
-            file.write(bytes(PAGE))
-        return real(*given)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with pytest.raises(ContainerChangedError, match="was written while its pages were read"):
-        pages.scan(os.fsencode(path))
 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
@@ -325,8 +309,7 @@ def touch(path):
 
 
 def enlarge(path):
-    with open(path, "ab") as file:
-        file.write(bytes(PAGE))
+    append(path)
     os.utime(path, ns=(1, 1))
 
 

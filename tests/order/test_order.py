@@ -110,18 +110,6 @@ def test_a_rejected_draw_is_repeated_as_in_dali(size, seed, tmp_path):
     assert batches(case, 20) == numbers(dali_pipeline(of_files(tmp_path, size), case), 20)
 
 
-def test_known_orders():
-    base = replace(SHUFFLED, initial_fill=1)
-    assert batches((10, 10, base, None), 1) == [[5, 9, 1, 6, 7, 2, 0, 4, 8, 3]]
-    assert batches((10, 10, replace(base, initial_fill=5, seed=7), None), 2) == [
-        [6, 9, 5, 4, 7, 0, 8, 3, 2, 1],
-        [6, 9, 7, 5, 0, 3, 2, 1, 8, 4],
-    ]
-    reshuffled = OrderOptions(shuffle_after_epoch=True)
-    assert batches((10, 10, reshuffled, None), 1) == [[9, 6, 0, 5, 4, 2, 8, 1, 7, 3]]
-    assert seed_words(42, 1024)[0] == 1153314634
-
-
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_batch_belongs_to_the_caller(padded):
     order = Order(10, 4, OrderOptions(pad_last_batch=padded))

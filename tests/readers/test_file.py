@@ -2,26 +2,22 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
-from tests.kit.dali import build, take
+from tests.kit.dali import build, pipeline_of, take
+from tests.kit.parity import take as samples
 
 # --- parity -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("exec_dynamic", "batch_size", "backend"),
-    [
-        (False, 4, "memory"),
-        (True, 4, "python-file"),
-        (True, 1, "memory"),
-        (False, 1, "python-file"),
-    ],
-)
+WAYS = [(False, 4, "memory"), (True, 4, "python-file")]
+WAYS += [(True, 1, "memory"), (False, 1, "python-file")]
+
+
+@pytest.mark.parametrize(("exec_dynamic", "batch_size", "backend"), WAYS)
 @pytest.mark.parametrize(
     "sizes", [(3072,), (0,), (8, 8, 8, 8, 8, 16, 4, 4), (4, 4, 4, 4, 0, 0, 0, 0)], ids=str
 )
@@ -32,27 +28,16 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
     arguments = {"file_root": str(tree(24, classes=1, sizes=sizes))}
 
     def outputs(file, **more):
-        pipeline = Pipeline(batch_size, 2, None, exec_dynamic=exec_dynamic)
-        with pipeline:
+        def define():
             data, labels = file(**arguments, **more)
-            pipeline.set_outputs(
-                data,
-                labels,
-                fn.reinterpret(data, dtype=types.DALIDataType.INT32),
-                fn.cast(data, dtype=types.DALIDataType.FLOAT16),
-                fn.pad(data, fill_value=7),
-                fn.copy(data),
-            )
-        return pipeline
+            integers = fn.reinterpret(data, dtype=types.DALIDataType.INT32)
+            floats = fn.cast(data, dtype=types.DALIDataType.FLOAT16)
+            return data, labels, integers, floats, fn.pad(data, fill_value=7), fn.copy(data)
+
+        return samples(pipeline_of(define, batch_size, exec_dynamic=exec_dynamic), 30)
 
     ours = outputs(readers.file, backend=backend)
-    real = outputs(fn.readers.file, dont_use_mmap=True)
-    for _ in range(30):
-        for found, expected in zip(ours.run(), real.run(), strict=True):
-            assert found.dtype == expected.dtype
-            assert found.shape() == expected.shape()
-            for slot in range(batch_size):
-                assert np.array_equal(found.at(slot), expected.at(slot))
+    assert ours == outputs(fn.readers.file, dont_use_mmap=True)
 
 
 # --- bad input ----------------------------------------------------------------------------------

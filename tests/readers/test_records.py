@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
 from dali_storage import readers
@@ -67,12 +67,9 @@ def test_samples_are_the_bytes_of_the_files(data, backend, options):
 
 def test_columns_may_be_lists_arrays_of_any_width_or_files(data, tmp_path):
     expected = take(pipeline_of(**data.arguments()), 6)
+    arrays = {"offsets": data.offsets, "sizes": data.sizes, "file_ids": data.ids}
     for kind in ("uint16", "int32", ">i8", "uint64"):
-        columns = {
-            name: values.astype(kind)
-            for name, values in data.arguments().items()
-            if isinstance(values, np.ndarray)
-        }
+        columns = {name: values.astype(kind) for name, values in arrays.items()}
         assert take(pipeline_of(**data.arguments(**columns)), 6) == expected
         paths = {}
         for name, values in columns.items():
@@ -80,7 +77,7 @@ def test_columns_may_be_lists_arrays_of_any_width_or_files(data, tmp_path):
             np.save(paths[name], values)
         assert take(pipeline_of(**data.arguments(**paths)), 6) == expected
         assert take(pipeline_of(**data.arguments(offsets=str(paths["offsets"]))), 6) == expected
-    lists = {name: list(map(int, data.arguments()[name])) for name in paths}
+    lists = {name: values.tolist() for name, values in arrays.items()}
     assert take(pipeline_of(**data.arguments(**lists)), 6) == expected
 
 
@@ -96,17 +93,11 @@ def test_one_size_and_one_file_need_no_columns(data):
 @pytest.mark.parametrize("kind", ["list", "int64", "file", "text"])
 def test_labels_are_those_of_readers_file(data, tmp_path, kind):
     labels = [2**31 + 5, -3, 2**40 + 7, 0]
-    with (pipeline := Pipeline(4, 1, None)):
-        pipeline.set_outputs(fn.readers.file(files=[str(data.files[0])] * 4, labels=labels)[1])
-    expected = pipeline.run()[0].as_array().ravel().tolist()
-    if kind == "int64":
-        labels = np.array(labels)
-    elif kind == "file":
-        np.save(tmp_path / "labels.npy", labels)
-        labels = tmp_path / "labels.npy"
-    elif kind == "text":
-        labels = list(map(str, labels))
-    pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=labels)
+    real = build(fn.readers.file, 4, {}, files=[str(data.files[0])] * 4, labels=labels)
+    expected = real.run()[1].as_array().ravel().tolist()
+    np.save(path := tmp_path / "labels.npy", labels)
+    kinds = {"list": labels, "int64": np.array(labels), "file": path, "text": [*map(str, labels)]}
+    pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=kinds[kind])
     assert [label for _, label in take(pipeline, 1)] == expected
 
 
@@ -114,10 +105,8 @@ def test_labels_are_those_of_readers_file(data, tmp_path, kind):
 
 
 def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
-    tars = [
-        write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
-        for tar in range(2)
-    ]
+    none = [("0.jpg", b"none"), ("0.cls", b"none")]
+    tars = [write_tar(tmp_path / f"{number}.tar", none) for number in range(2)]
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True)
     def make(shard_id, num_shards):
@@ -140,28 +129,21 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
 
 OBJECTS = np.empty(23, object)
 OBJECTS[:] = [Unpickled() for _ in range(23)]
+WRONG = {"empty": b"", "text": b"text", "pickle": pickle.dumps([1]), "objects": b""}
+WRONG["cut"] = b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'"
 
 
 @pytest.mark.parametrize("argument", ["offsets", "sizes", "file_ids", "labels"])
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "a .npy file of integers"),
-        (b"text", "a .npy file of integers"),
-        (pickle.dumps([1]), "a .npy file of integers"),
-        (b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'", "a .npy file of integers"),
-        (None, ".* Object arrays"),
-    ],
-    ids=["empty", "text", "pickle", "cut", "objects"],
-)
+@pytest.mark.parametrize("kind", WRONG)
 def test_a_column_that_is_no_npy_of_integers_is_refused_and_not_unpickled(
-    data, tmp_path, argument, content, message
+    data, tmp_path, argument, kind
 ):
-    path = tmp_path / "column.npy"
-    if content is None:
-        np.save(path, OBJECTS)
+    np.save(path := tmp_path / "column.npy", OBJECTS)
+    message = "a .npy file of integers"
+    if kind == "objects":
+        message = ".* Object arrays"
     else:
-        path.write_bytes(content)
+        path.write_bytes(WRONG[kind])
     with pytest.raises(ValueError, match=rf"{argument} '.*column.npy' must be {message}"):
         pipeline_of(**data.arguments(**{argument: path}))
 

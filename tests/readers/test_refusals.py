@@ -28,14 +28,11 @@ REPLACE = {"on_error": "replace"}
 SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
 ONE = {"files": [__file__] * 3}
 TWO = {"a": ONE, "b": ONE}
-TWO_SHARDS = {"num_shards": 2, "shard_id": 2}
 
 Row = tuple[dict[str, Any], str]
 COMMON: list[Row] = [  # to all readers, by one mechanism: tried with readers.file
     ({"backend": "no-such"}, "no-such.*memory.*python-file"),
-    ({"backend_options": {"lanes": 0}}, "lanes"),
     ({"backend_options": 5}, "backend_options"),
-    ({"backend": "memory", "backend_options": {"lanes": 2}}, "lanes.*options are contents"),
     ({"prefetch_queue_depth": 0}, "prefetch_queue_depth"),
     ({"prefetch_queue_depth": 2**31 - 1}, "prefetch_queue_depth"),
     *(
@@ -43,7 +40,6 @@ COMMON: list[Row] = [  # to all readers, by one mechanism: tried with readers.fi
         for wrong in (0, -1, 1.5, "1", True, 2**63)
     ),
     *(({"stall_after": it}, "a number of seconds above 0, or None for no w") for it in SECONDS),
-    (TWO_SHARDS, "shard_id must be from 0 to 1, not 2"),
     ({"seed": "x"}, "seed"),
     ({"seed": 2**63}, "seed"),
     ({"random_shuffle": "yes"}, "random_shuffle"),

@@ -10,7 +10,6 @@ from nvidia.dali import fn, types
 from PIL import Image, ImageOps
 
 from dali_storage import readers
-from dali_storage.loaders import Loader
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import Case, ParityTests, build, contents, some_order, take
 from tests.kit.versions import has
@@ -115,21 +114,6 @@ def test_a_device_is_that_of_the_decoders(root, monkeypatch):
     for device in ("mixed", "cpu", None):
         build(readers.sequence, 2, {}, file_root=str(root), sequence_length=2, device=device)
     assert seen == ["mixed", "mixed", "cpu", "cpu", "cpu", "cpu"]
-
-
-def test_a_loader_takes_sequences_of_one_size(root):
-    pytest.importorskip("torch", reason="no torch: pip install torch")
-
-    def make(checkpoint, **shard):
-        options = {"file_root": str(root), "sequence_length": 2, "step": 2, "name": "Reader"}
-        return pipeline_of(
-            lambda: [fn.resize(readers.sequence(**options, **shard, pad_last_batch=True), size=4)],
-            enable_checkpointing=True,
-            checkpoint=checkpoint,
-        )
-
-    with Loader(make) as loader:
-        assert [tuple(batch.shape) for (batch,) in loader] == [(4, 2, 4, 4, 3)]
 
 
 def test_the_name_of_the_root_is_no_pattern(tmp_path):

@@ -137,9 +137,8 @@ def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write):
     real = build(operator=fn.readers.tfrecord, path=path, index_path=index, features=features)
     both = [real.run(), build(path=path, features=features).run()]
     dali, ours = ([[np.array(it) for it in output] for output in outputs] for outputs in both)
-    assert [[(it.dtype, it.shape) for it in output] for output in ours] == [
-        [(it.dtype, it.shape) for it in output] for output in dali
-    ]
+    kinds = [[(it.dtype, it.shape) for out in outputs for it in out] for outputs in (ours, dali)]
+    assert kinds[0] == kinds[1]
     values = [output[0].tolist() for output in ours]
     assert values == [[[-1, 3], [2, 0]], [0, 0], [], 0, 0, 0]
     assert int(ours[-1][1]) == int(dali[-1][1]) == 8
@@ -172,11 +171,9 @@ def test_a_feature_that_only_some_batches_have_is_refused(has, write):
     """DALI's reader delivers it, but a Python source must not change its number of dimensions."""
     path = write(*(example({"a": TWO} if it else {"b": TWO}) for it in has * 4))
     pipeline = build(1, path=path, features={"a": VarLenFeature(int64, 0)})
-    with pytest.raises(
-        RecordError, match=r"it has .*'a', but other records (have one|do not)"
-    ) as error:
-        for _ in range(8):
-            pipeline.run()
+    message = r"it has .*'a', but other records (have one|do not)"
+    with pytest.raises(RecordError, match=message) as error:
+        take(pipeline, 8)
     assert error.value.filename == path
 
 
@@ -205,10 +202,8 @@ def test_a_wrong_checksum_is_refused_only_if_verified(position, what, tmp_path):
 
 def test_a_record_is_verified_whenever_it_is_read():
     record = tf_record(FINE)
-    fmt, catalog = (
-        TfRecord({"a": Feature(UINT8)}, google_crc32c.value),
-        Catalog.from_names([b"x"], [0]),
-    )
+    fmt = TfRecord({"a": Feature(UINT8)}, google_crc32c.value)
+    catalog = Catalog.from_names([b"x"], [0])
     for _ in range(2):
         (strings,) = fmt.decode(catalog, np.array([0]), views_of([record]))
         assert [bytes(each) for each in strings] == [b"finest"]
@@ -236,8 +231,7 @@ def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
 def test_an_index_of_another_file_is_noticed_when_a_record_is_read(index, message, write, tmp_path):
     path = write(FINE, FINE)
     (tmp_path / "x.idx").write_text(index)
-    arguments = {"path": path, "index_path": str(tmp_path / "x.idx")}
-    pipeline = build(1, **arguments)
+    pipeline = build(1, path=path, index_path=str(tmp_path / "x.idx"))
     with pytest.raises(RecordError, match=message):
         pipeline.run()
 
@@ -356,23 +350,15 @@ def decode(records, features, kind=np.ndarray):
 
 
 def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array():
-    records = [
-        tf_record(
-            example(
-                {
-                    "a": bytes_feature([bytes([number]) * 5000]),
-                    "n": int64_feature([number]),
-                    "f": float_feature([number, 1.5]),
-                    "v": int64_feature(range(number)),
-                }
-            )
-        )
+    numbered = (
+        {"a": bytes_feature([bytes([number]) * 5000]), "n": int64_feature([number])}
+        | {"f": float_feature([number, 1.5]), "v": int64_feature(range(number))}
         for number in range(4)
-    ]
-    features = {"a": Feature(UINT8), "n": Feature(INT64), "f": Feature(FLOAT32, fixed=False)}
-    buffer, (strings, integers, floats, lists) = decode(
-        records, {**features, "v": Feature(INT64, fixed=False)}
     )
+    features = {"a": Feature(UINT8), "n": Feature(INT64), "f": Feature(FLOAT32, fixed=False)}
+    features["v"] = Feature(INT64, fixed=False)
+    records = [tf_record(example(it)) for it in numbered]
+    buffer, (strings, integers, floats, lists) = decode(records, features)
     assert all(isinstance(each, memoryview) for each in strings)
     assert all(np.shares_memory(np.asarray(each), buffer) for each in strings)
     assert integers.tolist() == [0, 1, 2, 3]
@@ -381,12 +367,12 @@ def test_strings_are_views_of_the_batch_and_numbers_of_one_shape_one_array():
 
 
 def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypatch):
+    def record(n):
+        given = {"a": bytes_feature([b"%d" % n * (5000 + n)]), "n": int64_feature([n, 7])}
+        return tf_record(example(given))
+
     def records(first):
-        numbered = (
-            {"a": bytes_feature([b"%d" % n * (5000 + n)]), "n": int64_feature([n, 7])}
-            for n in range(first, first + 4)
-        )
-        return [tf_record(example(each)) for each in numbered]
+        return [record(first + row) for row in range(4)]
 
     def decoded(fmt, content, batch=(2, 0, 3, 0)):
         batch = np.array(batch)
@@ -400,10 +386,8 @@ def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypa
     fixed = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, (2,))})
     for first, count in (1, 4), (1, 4), (1, 4), (5, 8), (5, 12):
         expected = [first + row for row in (2, 0, 3, 0)]
-        assert decoded(fixed, records(first)) == (
-            [b"%d" % n * (5000 + n) for n in expected],
-            [[n, 7] for n in expected],
-        )
+        strings = [b"%d" % n * (5000 + n) for n in expected]
+        assert decoded(fixed, records(first)) == (strings, [[n, 7] for n in expected])
         assert len(parsed) == count, "of what was written anew, nothing is remembered any more"
     some_known, content = TfRecord({"a": Feature(UINT8), "n": Feature(INT64, (2,))}), records(1)
     for batch in (0, 1), (1, 2), (3, 0):
@@ -420,24 +404,14 @@ def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypa
 @pytest.mark.parametrize("verify", [False, True])
 def test_later_epochs_read_the_wanted_features_only(write, options, verify):
     """As far as that saves more than a page a record, and nothing has to be verified."""
-    payloads = [
-        example(
-            {
-                "a": bytes_feature([b"%d" % n * 900]),
-                "b": bytes_feature([b"x" * (60_000 + n)]),
-                "n": int64_feature([n]),
-                "c": bytes_feature([b"%d" % n * (3 + n)]),
-            }
-        )
+    numbered = (
+        {"a": bytes_feature([b"%d" % n * 900]), "b": bytes_feature([b"x" * (60_000 + n)])}
+        | {"n": int64_feature([n]), "c": bytes_feature([b"%d" % n * (3 + n)])}
         for n in range(8)
-    ]
-    path = write(*payloads)
-    arguments = {
-        "path": path,
-        "index_path": path.replace("tfrecord", "idx"),
-        "random_shuffle": True,
-        "seed": 1,
-    }
+    )
+    path = write(*map(example, numbered))
+    arguments = {"path": path, "index_path": path.replace("tfrecord", "idx")}
+    arguments |= {"random_shuffle": True, "seed": 1}
     features = {"a": STRING, "n": NUMBER}
     expected = take(build(4, fn.readers.tfrecord, features=features, **arguments), 8)
     arguments |= {"verify": verify, "backend_options": options, "name": "R"}
