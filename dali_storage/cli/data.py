@@ -21,11 +21,12 @@ import numpy as np
 from bmap_tools.console import print_row
 
 from ..contract import registry
-from ..contract._types import IntArray
 from ..contract.catalog import Catalog, join_path, open_regular
+from ..contract.devices import devices_of
 from ..contract.errors import BackendUnavailable, named
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
+from ..contract.remote import remote_of
 from ..formats.npy import header
 from ..formats.tar import archive
 from ..observing.kernel import mount_of
@@ -75,17 +76,6 @@ class _Sampled(Directory):
         return some
 
 
-class _Some(Catalog):
-    """Some of `sidecar["count"]` files: a backend that opens them chooses as for all."""
-
-    @property
-    def file_count(self) -> int:
-        return int(self.sidecar["count"])
-
-    def file_paths(self, files: IntArray) -> list[bytes]:
-        return super().file_paths(files % (len(self.offsets) - 1))
-
-
 def main(roots: Sequence[str]) -> int:
     """Print what is found; errors go to stderr. Returns the exit status."""
     root = roots[0]
@@ -114,7 +104,7 @@ def examine(*roots: str) -> None:
     containers = _containers(paths)
     names = [path] if containers else locations(path, None, None)
     backend: Any = registry.load(chosen := registry.choose(None, names))
-    remote = backend.remote(retry=0.0) if (url := scheme(names[0])) else None
+    remote = remote_of(backend, retry=0.0) if (url := scheme(names[0])) else None
     if containers:
         call, catalog = containers
     elif os.path.isdir(path):
@@ -136,7 +126,7 @@ def examine(*roots: str) -> None:
     what = "objects" if url else "containers" if containers else "files"
     print_row("data", f"{some}{count:,} {what}, {'about ' * (len(sizes) < count)}{nbytes:,} bytes")
     mount = "" if url else _say_place(backend, catalog)
-    for it in backend.devices():
+    for it in devices_of(backend):
         if it.name == f"{url}://" or not url:
             works = it.kind if url else "works"
             print_row(it.name, f"does not work: {it.problem}" if it.problem else works)
@@ -157,9 +147,15 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
             with suppress(ValueError):
                 return reader + call[5:], "", header.find(path, None, None, pattern, None)
         raise
-    catalog = _Some(found.root, found.names, found.offsets, found.labels)
-    catalog.sidecar["count"] = round(len(found) / tree.share)
+    catalog = _repeated(found, round(len(found) / tree.share))
     return call, "at least " if tree.cut else "about " * (tree.share < 1), catalog
+
+
+def _repeated(some: Catalog, count: int) -> Catalog:
+    """Return `count` files, the same ones again and again: a backend chooses as for all files."""
+    names = bytes(some.names) * -(-count // len(some))
+    offsets = np.append(0, np.cumsum(np.resize(np.diff(some.offsets), count)))
+    return Catalog(some.root, names, offsets, np.resize(some.labels, count))
 
 
 def _case(call: str, choices: Mapping[str, Any], what: str) -> str:

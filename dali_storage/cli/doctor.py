@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 from bmap_tools import console
 
 from ..contract import registry
-from ..contract.devices import DeviceStatus
+from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable
 from ..runtime import machine
 from ..runtime.version import VERSION
@@ -98,8 +98,9 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
         try:
-            reader: Any = registry.load(name)  # a plug-in may return anything
-            problem, statuses = reader.unavailable(), [*reader.devices()]
+            reader = registry.load(name)
+            problem: Any = problem_of(reader)  # a plug-in may return anything
+            statuses: list[Any] = devices_of(reader)
             if not isinstance(problem, (BackendUnavailable, NoneType)):
                 what = "unavailable() must return BackendUnavailable or None"
                 raise TypeError(f"{what}, not {problem!r}")

@@ -223,13 +223,11 @@ def test_the_command_lines_of_bmap_tools_are_accepted(words):
 def test_the_command_lines_that_make_indexes_are_accepted(words, monkeypatch):
     done = []
     monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
-    monkeypatch.setattr(index.index_samples, "main", lambda root, given: done.append("main") or 0)
-    monkeypatch.setattr(index.index_samples, "verify", lambda files: done.append("verify") or 0)
     monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
-    parse = index.index_coco._parser().parse_args
-    monkeypatch.setattr(
-        index.index_coco, "main", lambda words: done.append(parse(words).output) or 0
-    )
+    monkeypatch.setattr(index.index_samples, "verify", lambda words: done.append("verify") or 0)
+    for form in (index.index_samples, index.index_coco):
+        parse = form.parser().parse_args
+        monkeypatch.setattr(form, "main", lambda words, p=parse: done.append(p(words).output) or 0)
     assert make_indexes(words) == 0
     assert len(done) == 1
 

@@ -298,8 +298,11 @@ def test_an_rle_that_is_not_of_its_image_is_named_with_the_file(few):
     assert take(made[0], 1) == take(made[1], 1)
 
 
-def test_masks_of_pixels_name_their_package(few, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pycocotools", None)
-    monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
-    with pytest.raises(BackendUnavailable, match="pip install pycocotools"):
-        ours(few, pixelwise_masks=True)
+@pytest.mark.parametrize(
+    ("module", "package", "masks"),
+    [("pycocotools.mask", "pycocotools", True), ("rapidjson", "python-rapidjson", False)],
+)
+def test_a_package_that_is_missing_is_named(module, package, masks, few, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(BackendUnavailable, match=f"pip install {package}"):
+        ours(few, pixelwise_masks=masks)

@@ -20,9 +20,9 @@ from dali_storage.contract.views import Views
 from dali_storage.dali import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
-from dali_storage.reading.buffers import BufferPool
 from tests.kit.parity import build, take
 from tests.kit.process import open_files
+from tests.kit.reading_ahead import pool_of
 from tests.kit.stand_ins import Unpickled
 from tests.kit.views import views_of
 
@@ -164,7 +164,7 @@ def catalog(count):
 
 def decoded(fmt, contents, pool=None):
     """What the format makes of files in a leased buffer, as of those of a batch; the buffer."""
-    pool = pool or BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+    pool = pool or pool_of(lambda nbytes: np.empty(nbytes, np.uint8))
     sizes = np.array(list(map(len, contents)))
     offsets = np.cumsum(sizes + 63 & ~63) - (sizes + 63 & ~63)
     buffer = pool.lease(int(offsets[-1] + sizes[-1]))
@@ -198,7 +198,7 @@ def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content, is_view):
 
 def test_a_view_keeps_the_lease():
     for columns in ((50, 50), (50, 51)):  # rows of one array, and slices
-        pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+        pool = pool_of(lambda nbytes: np.empty(nbytes, np.uint8))
         ones = [content_of(np.ones((40, count))) for count in columns]
         zeros = [content_of(np.zeros((40, count))) for count in columns]
         views = decoded(Npy(), ones, pool)[0]

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import tempfile
+from pathlib import Path
 from random import Random
 
 import google_crc32c
@@ -400,10 +401,12 @@ def test_a_record_is_parsed_once_unless_it_changes_or_has_no_fixed_size(monkeypa
         assert len(parsed) == 8
 
 
-@pytest.mark.parametrize("options", [{}, {"direct": True}], ids=["buffered", "direct"])
-@pytest.mark.parametrize("verify", [False, True])
-def test_later_epochs_read_the_wanted_features_only(write, options, verify):
-    """As far as that saves more than a page a record, and nothing has to be verified."""
+@pytest.mark.parametrize(
+    ("storage", "verify"),
+    [("files", True), *((it, False) for it in ("files", "direct", "objects", "cache"))],
+)
+def test_later_epochs_read_the_wanted_features_only(storage, verify, write, server, tmp_path):
+    """As far as that saves more than a page a record, and nothing has to be verified or cached."""
     numbered = (
         {"a": bytes_feature([b"%d" % n * 900]), "b": bytes_feature([b"x" * (60_000 + n)])}
         | {"n": int64_feature([n]), "c": bytes_feature([b"%d" % n * (3 + n)])}
@@ -414,12 +417,16 @@ def test_later_epochs_read_the_wanted_features_only(write, options, verify):
     arguments |= {"random_shuffle": True, "seed": 1}
     features = {"a": STRING, "n": NUMBER}
     expected = take(build(4, fn.readers.tfrecord, features=features, **arguments), 8)
+    if storage in ("objects", "cache"):
+        server.put("data/x.tfrecord", Path(path).read_bytes())
+        arguments["path"] = "s3://data/x.tfrecord"
+    options = {"direct": {"direct": True}, "cache": {"cache": tmp_path / "cache"}}.get(storage, {})
     arguments |= {"verify": verify, "backend_options": options, "name": "R"}
     pipeline = build(4, features=features, **arguments)
     assert take(pipeline, 8) == expected
     statistics = dali_storage.statistics(pipeline, "R")
     each = statistics.bytes / statistics.batches / 4
-    assert (each > 60_000) == verify
+    assert (each > 60_000) == (verify or storage == "cache")
 
 
 def test_strings_of_small_records_do_not_pass_for_memory_of_the_batch():

@@ -8,23 +8,14 @@ import pytest
 import bmap_tools
 from bmap_tools import create, fiemap
 from dali_storage.backends.block import BlockReader
-from dali_storage.contract.errors import (
-    BackendUnavailable,
-    ContainerChangedError,
-    StaleMapError,
-)
+from dali_storage.contract.errors import BackendUnavailable, ContainerChangedError, StaleMapError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.ranges import rewrite
 from tests.kit.bmap.files import fragment
 from tests.kit.devices import disk, require, run
-from tests.kit.layouts import (
-    defragment,
-    make_map,
-    write_interleaved,
-    write_sparse,
-)
+from tests.kit.layouts import defragment, make_map, write_interleaved, write_sparse
 from tests.kit.mapped import NEEDS_ROOT, break_aio, catalog_of, expected, require_right
 
 pytestmark = NEEDS_ROOT
