@@ -18,7 +18,6 @@ from dali_storage.dali import gpu_memory
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars, write_tar
 from tests.kit.dali import both, pipeline_of
-from tests.kit.parity import take
 from tests.kit.reading_ahead import pool_of
 
 # --- Names and seeds -----------------------------------------------------------------------------
@@ -64,27 +63,6 @@ def test_generated_names_and_the_metadata_are_those_of_dali(tars):
     (metas, _), _, nodes = both(names)
     assert metas.keys() >= {"F", "N"}
     assert "__Webdataset_0" in nodes
-
-
-@pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_seeds_are_inherited_as_in_dali(tars, outputs):
-    def run(module):
-        shuffled = {"random_shuffle": True, "initial_fill": 7}
-        if module is fn.readers:
-            shuffled["dont_use_mmap"] = True
-
-        def define():
-            before = fn.random.uniform(), fn.random.uniform(seed=3), fn.random.uniform()
-            first = webdataset(module, tars, outputs, **shuffled)
-            seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
-            second = webdataset(module, tars, outputs, **shuffled)
-            # Used in another order than they were made.
-            return [*second[::-1], *before, *seeded, *first]
-
-        pipeline = pipeline_of(define, seed=17)
-        return take(pipeline, 20), pipeline.reader_meta()
-
-    both(run)
 
 
 # --- Shapes --------------------------------------------------------------------------------------

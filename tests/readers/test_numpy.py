@@ -72,19 +72,10 @@ def test_a_region_of_tensors_is_refused(arrays):
 @pytest.mark.parametrize(
     ("region", "message"),
     [
-        (
-            {"roi_start": [1, 1, 1]},
-            "roi_start must have a number for each of 2 axes, or one for all",
-        ),
-        (
-            {"roi_start": 1, "roi_axes": [2]},
-            r"roi_axes must be axes of the array, which has 2, not \[2\]",
-        ),
+        ({"roi_start": [1, 1, 1]}, "roi_start must have a number for each of 2 axes, or one for"),
+        ({"roi_start": 1, "roi_axes": [2]}, r"roi_axes must be axes of .*, which has 2, not \[2\]"),
         ({"roi_start": 1, "roi_axes": [1, -1]}, "roi_axes must be different axes"),
-        (
-            {"roi_start": 2, "roi_end": 1},
-            "the region would be from 2 to 1 in axis 0, which has 3; correct",
-        ),
+        ({"roi_start": 2, "roi_end": 1}, "region would be from 2 to 1 in axis 0, which has 3; cor"),
         ({"roi_shape": -1}, "the region would be from 0 to -1 in axis 0, which has 3; correct"),
         ({"rel_roi_shape": float("nan")}, "the region would be from 0 to nan in axis 0"),
         ({"rel_roi_shape": 1e300}, "the region would be from 0 to inf in axis 0"),
@@ -267,10 +258,7 @@ GOOD = content_of(np.ones((3, 4), np.float32))
         (shaped("(1.5,)"), "its header is not valid"),
         (shaped("(1,)", order="'x'"), "its header is not valid"),
         (shaped("(1,)", "'>f4'"), "its elements are >f4; .*little-endian"),
-        (
-            shaped("(1,)", "'<c8'"),
-            "its elements are complex64; save them as a type of DALI: bool",
-        ),
+        (shaped("(1,)", "'<c8'"), "its elements are complex64; save them as a type of DALI: bool"),
         (shaped("(1,)", "'<f16'"), "its elements are (float128|longdouble)"),
         (shaped("(1,)", "'<U3'"), "its elements are <U3; save"),
         (shaped("(1,)", "'|S3'"), r"its elements are \|S3"),
