@@ -23,9 +23,10 @@ if TYPE_CHECKING:
         SampleSizeChanged,
     )
     from .contract.format import Format, Output
-    from .contract.objects import SCHEMES, Listing, Remote
+    from .contract.objects import SCHEMES
     from .contract.ranges import Ranges, Spans
     from .contract.reader import Batch, Reader
+    from .contract.remote import Listing, Remote
     from .dali.queries import statistics
     from .observing.signals import report, report_on
     from .observing.statistics import ReaderStatistics, StageTimes
@@ -84,9 +85,10 @@ hold_names(
                 "SampleSizeChanged",
             ),
             ".contract.format": ("Format", "Output"),
-            ".contract.objects": ("SCHEMES", "Listing", "Remote"),
+            ".contract.objects": ("SCHEMES",),
             ".contract.ranges": ("Ranges", "Spans"),
             ".contract.reader": ("Batch", "Reader"),
+            ".contract.remote": ("Listing", "Remote"),
             ".observing.signals": ("report", "report_on"),
             ".observing.statistics": ("ReaderStatistics", "StageTimes"),
             ".observing.tally": ("metrics",),

@@ -15,6 +15,7 @@ from ..contract._types import PathLike
 from ..contract.options import dali_flag
 from ..contract.reader import Reader
 from ..observing.observer import Observed, stall_seconds
+from ..reading.buffers import Room
 from ..reading.opening import Find, Opening, host_memory
 from ..reading.slots import Memory
 from ..reading.source import BatchStream
@@ -91,7 +92,7 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
 
 def batch_memory(
     name: str, reader: Reader, gpu: int | None, *, pinned: bool | None = None
-) -> Callable[[], Memory]:
+) -> Callable[[Room], Memory]:
     """Choose the memory of batches: `Opening.memory`. `pinned` is the option of `readers.file`."""
     if gpu is None and reader.gpu is None and not pinned:
         return host_memory(name, reader, gpu)

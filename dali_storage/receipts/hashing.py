@@ -145,7 +145,7 @@ class HashedLoading(Substituting):
             if isinstance(batch, LoadedBatch):
                 asked = cast("IntArray", batches[index])
                 instead = np.flatnonzero(batch.samples != asked)
-                none = np.zeros(instead.size * self._catalog.pieces, np.int64)
+                none = np.zeros(instead.size * self.catalog.pieces, np.int64)
                 rows = self._hashes.rows(asked[instead], none, None)
                 rows[:, 1], rows[:, 3:5] = 1, 0
                 cast("Words", batch.outputs[-1])[instead] = rows
@@ -155,9 +155,9 @@ class HashedLoading(Substituting):
         """See `Loading`."""
         found = super().outputs(samples, views, wanted)
         enter("checking")
-        ranges = self._catalog.ranges  # if a part of a sample was read, its whole size
+        ranges = self.catalog.ranges  # if a part of a sample was read, its whole size
         sizes: Any = (
-            views.sizes if ranges is None else ranges.sizes[self._catalog.pieces_of(samples)]
+            views.sizes if ranges is None else ranges.sizes[self.catalog.pieces_of(samples)]
         )
         pieces = views.slices() if self._of_bytes else None
         return [*found, self._hashes.rows(samples, sizes, pieces)]

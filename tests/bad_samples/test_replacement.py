@@ -258,8 +258,6 @@ def test_many_bad_samples_take_no_more_buffers_than_one():
 class Hot(Recorder):
     """Even batches are in memory; a lane must be asked for the others."""
 
-    has_views = True
-
     def hot(self, samples):
         return bool((samples // BATCH % 2 == 0).all())
 

@@ -171,10 +171,7 @@ def test_objects_are_counted(server, monkeypatch, capsys):
         ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
         ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
         (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
-        (
-            "x.tar.gz",
-            "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; decomp",
-        ),
+        ("x.tar.gz", "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; dec"),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
         ("pipe", "[Errno 20] Not a directory: '{}'"),
         ("bucket/train", "[Errno 2] No such file or directory: '{}'; a URL begins with s3://, g"),

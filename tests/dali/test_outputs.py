@@ -15,11 +15,10 @@ from dali_storage.contract.errors import RecordError
 from dali_storage.contract.format import Format, Output
 from dali_storage.contract.ranges import Ranges
 from dali_storage.dali import gpu_memory
-from dali_storage.reading.buffers import BufferPool
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars, write_tar
 from tests.kit.dali import both, pipeline_of
-from tests.kit.parity import take
+from tests.kit.reading_ahead import pool_of
 
 # --- Names and seeds -----------------------------------------------------------------------------
 
@@ -64,27 +63,6 @@ def test_generated_names_and_the_metadata_are_those_of_dali(tars):
     (metas, _), _, nodes = both(names)
     assert metas.keys() >= {"F", "N"}
     assert "__Webdataset_0" in nodes
-
-
-@pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_seeds_are_inherited_as_in_dali(tars, outputs):
-    def run(module):
-        shuffled = {"random_shuffle": True, "initial_fill": 7}
-        if module is fn.readers:
-            shuffled["dont_use_mmap"] = True
-
-        def define():
-            before = fn.random.uniform(), fn.random.uniform(seed=3), fn.random.uniform()
-            first = webdataset(module, tars, outputs, **shuffled)
-            seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
-            second = webdataset(module, tars, outputs, **shuffled)
-            # Used in another order than they were made.
-            return [*second[::-1], *before, *seeded, *first]
-
-        pipeline = pipeline_of(define, seed=17)
-        return take(pipeline, 20), pipeline.reader_meta()
-
-    both(run)
 
 
 # --- Shapes --------------------------------------------------------------------------------------
@@ -239,7 +217,7 @@ def test_a_wrong_record_is_an_error_and_no_batch_is_lost(pipeline, monkeypatch):
 
 
 def test_only_memory_of_the_lease_counts_as_page_locked():
-    lease = BufferPool(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
+    lease = pool_of(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
     own = np.zeros(100, np.uint8)
     of_the_lease = [
         lease,
@@ -270,6 +248,6 @@ def test_only_memory_of_the_lease_counts_as_page_locked():
     ]
     assert [gpu_memory._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
     assert [gpu_memory._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
-    memory = gpu_memory.PageLocked(BufferPool(np.empty))
+    memory = gpu_memory.PageLocked(pool_of(np.empty))
     assert memory.page_locked(of_the_lease)
     assert not any(memory.page_locked([*of_the_lease, each]) for each in not_of_it)

@@ -137,22 +137,15 @@ def test_a_batch_is_owned_by_the_caller():
     assert order.batch(1).tolist() == expected
 
 
-REFUSED = {
-    "no samples in a batch": (
-        lambda made: StreamOrder(made, 0, OrderOptions()),
-        "batch_size must be at least 1",
-    ),
-    "too many ranks": (lambda made: ranks(made, 21, 4), "epoch_size must be at least num_shards"),
-    "before the first": (lambda made: ranks(made, 2, 4)[0][0].batch(-1), "index must be at least"),
-    "given before": (
-        lambda made: ranks(made, 2, 4, 1, 9)[0][0].batch(3),
-        "epoch 1, .* after 9 samples.*begins at batch 4",
-    ),
-}
+REFUSED = [
+    (lambda made: StreamOrder(made, 0, OrderOptions()), "batch_size must be at least 1"),
+    (lambda made: ranks(made, 21, 4), "epoch_size must be at least num_shards"),
+    (lambda made: ranks(made, 2, 4)[0][0].batch(-1), "index must be at least"),
+    (lambda made: ranks(made, 2, 4, 1, 9)[0][0].batch(3), "epoch 1, .* 9 samples.*gins at batch 4"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_wrong_dealing_is_refused(name):
-    make, message = REFUSED[name]
+@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[words for _, words in REFUSED])
+def test_wrong_dealing_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make(stream([15, 5], [(0, [1, 2])]))

@@ -111,10 +111,8 @@ def test_an_order_that_can_be_seeked_is_taken(name):
     assert across.tolist() == [*expected(0)[-1:], *expected(1), *expected(2), expected(3)[0]]
 
 
-AGAIN, KIND = (
-    "other indices for epoch 0 in a second call: seed by the epoch",
-    "cannot restart at any epoch",
-)
+AGAIN = "other indices for epoch 0 in a second call: seed by the epoch"
+KIND, OF_A_RANK = "cannot restart at any epoch", "one of 2 ranks.*num_replicas=1"
 REFUSED = {
     "RandomSampler": (lambda: RandomSampler(ALL), AGAIN),
     "RandomSampler with a generator": (lambda: RandomSampler(ALL, generator=seeded(1)), AGAIN),
@@ -123,11 +121,8 @@ REFUSED = {
     "BatchSampler of random": (lambda: BatchSampler(RandomSampler(ALL), 3, True), AGAIN),
     "numpy's generator": (lambda: lambda e: np.random.permutation(20), AGAIN),
     "Python's generator": (lambda: lambda e: random.sample(ALL, 20), AGAIN),
-    "of one rank": (lambda: DistributedSampler(ALL, 2, 1), "one of 2 ranks.*num_replicas=1"),
-    "batches of one rank": (
-        lambda: BatchSampler(DistributedSampler(ALL, 2, 1), 4, False),
-        "one of 2 ranks.*num_replicas=1",
-    ),
+    "of one rank": (lambda: DistributedSampler(ALL, 2, 1), OF_A_RANK),
+    "its batches": (lambda: BatchSampler(DistributedSampler(ALL, 2, 1), 4, False), OF_A_RANK),
     "generator": (lambda: (i for i in ALL), KIND),
     "iterator": (lambda: iter(ALL), KIND),
     "set": (lambda: {1, 2}, KIND),

@@ -177,10 +177,9 @@ def named(schedule, epoch_size=None):
     return mixed(["a", "b"], groups, schedule, seed=0, epoch_size=epoch_size)
 
 
-NOT_A_WEIGHT = [
-    (kind, value)
-    for kind, value in product(["source", "label", "sample"], [-1, float("nan"), float("inf")])
-] + [("source", value) for value in ("1", None, [1], True, 1j)]
+PLAIN = named([(0, NAMED)])
+NOT_A_WEIGHT = [*product(["source", "label", "sample"], [-1, float("nan"), float("inf")])]
+NOT_A_WEIGHT += [("source", value) for value in ("1", None, [1], True, 1j)]
 
 
 @pytest.mark.parametrize(("kind", "value"), NOT_A_WEIGHT, ids=str)
@@ -217,17 +216,11 @@ REFUSED = {
     "a word": (lambda: named([(0, NAMED)], "all"), "'largest' or 'smallest', not 'all'"),
     "half": (lambda: named([(0, NAMED)], 2.5), "must be an integer"),
     "a flag": (lambda: named([(0, NAMED)], True), "must be an integer"),
-    "changed to none": (
-        lambda: named([(0, NAMED)]).changed([[9, [0, 0]]]),
-        "is not a position and",
-    ),
-    "changed to three": (lambda: named([(0, NAMED)]).changed([[9, [1, 1, 1]]]), "3 weights for 2"),
-    "changed before": (
-        lambda: named([(0, NAMED)]).changed([[-1, [1, 1]]]),
-        "is not a position and",
-    ),
-    "changed to text": (lambda: named([(0, NAMED)]).changed(["ab"]), "is not a position and"),
-    "no changes": (lambda: named([(0, NAMED)]).changed(3), "changes"),
+    "changed to none": (lambda: PLAIN.changed([[9, [0, 0]]]), "is not a position and"),
+    "changed to three": (lambda: PLAIN.changed([[9, [1, 1, 1]]]), "3 weights for 2"),
+    "changed before": (lambda: PLAIN.changed([[-1, [1, 1]]]), "is not a position and"),
+    "changed to text": (lambda: PLAIN.changed(["ab"]), "is not a position and"),
+    "no changes": (lambda: PLAIN.changed(3), "changes"),
 }
 
 

@@ -14,11 +14,8 @@ from dali_storage.loaders import Shard
 BY_HAND = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 TORCHRUN = BY_HAND | {"TORCHELASTIC_RUN_ID": "none"}
 LIGHTNING = {"MASTER_ADDR": "127.0.0.1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
-MPIRUN = {
-    "OMPI_COMM_WORLD_RANK": "2",
-    "OMPI_COMM_WORLD_SIZE": "3",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-}
+MPIRUN = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}
+MPIRUN |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0"}
 MPICH = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "0"}
 # A batch script is itself process 0 of its job; srun adds the numbers of the step.
 SLURM_JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -123,6 +120,10 @@ def test_half_an_environment_is_refused(variables, rank, world, local, environme
 
 
 INTEGER = "environment: {} must be an integer "
+LEFT = {"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"}
+"""By Lightning, when fit() is over and the process group destroyed."""
+IN_AN_IMAGE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | MPIRUN
+REMEDY = "correct the wrong one, or .*shard_id and num_shards of a reader"
 
 
 @pytest.mark.parametrize(
@@ -132,17 +133,10 @@ INTEGER = "environment: {} must be an integer "
         ({"WORLD_SIZE": "2"}, "but not RANK and LOCAL_RANK: "),
         ({"WORLD_SIZE": "2", "NODE_RANK": "0"}, "but not RANK and LOCAL_RANK: "),
         ({"LOCAL_RANK": "0"}, "but not RANK and WORLD_SIZE: "),
-        (
-            {"OMPI_COMM_WORLD_RANK": "0"},
-            "but not OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK: ",
-        ),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE and OMPI_COMM_WORLD_LOCAL_RANK: "),
         ({"PMI_RANK": "0", "MPI_LOCALRANKID": "0"}, "but not PMI_SIZE: "),
         ({"PMIX_RANK": "1"}, r"PMIX_RANK, but no number of processes, .*: set RANK"),
-        # What Lightning leaves behind when fit() is over, and the process group destroyed.
-        (
-            {"LOCAL_RANK": "0", "NODE_RANK": "0", "MASTER_PORT": "1"},
-            r"but not WORLD_SIZE: .*shard=Shard\(rank, world, ",
-        ),
+        (LEFT, r"but not WORLD_SIZE: .*shard=Shard\(rank, world, "),
         (TORCHRUN | {"RANK": "4"}, INTEGER.format("RANK") + "from 0 to 3, not 4"),
         (TORCHRUN | {"RANK": "-1"}, INTEGER.format("RANK") + "from 0 to 3, not '-1'"),
         (TORCHRUN | {"RANK": " 1"}, INTEGER.format("RANK") + "from 0 to 3, not ' 1'"),
@@ -166,11 +160,7 @@ def test_an_environment_that_is_incomplete_or_wrong_is_refused_by_name(
     [
         (BY_HAND | SRUN, "RANK, WORLD_SIZE.* rank 3 of 4, but .*SLURM_PROCID, .* rank 5 of 8"),
         (BY_HAND | SRUN | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "4, .* rank 1 of 4"),
-        (
-            BY_HAND | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | MPIRUN,
-            "rank 0 of 1, but .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: correct the wrong one, or .*"
-            "shard_id and num_shards of a reader",
-        ),
+        (IN_AN_IMAGE, f"rank 0 of 1, but .*OMPI_COMM_WORLD_SIZE.* rank 2 of 3: {REMEDY}"),
         (BY_HAND | {"PMI_RANK": "3", "PMI_SIZE": "4"} | SRUN, "3 of 4, but .*SLURM_.* 5 of 8"),
     ],
     ids=["more tasks", "another task", "left in an image", "one of two"],
@@ -290,10 +280,7 @@ def test_jax_knows_its_processes(loaded, environment):
             {"torch": Distributed(0, 2), "ray": Ray(1, 2, 1)},
             "torch's process group says rank 0 of 2, but Ray Train says rank 1 of 2: correct",
         ),
-        (
-            {"torch": Distributed(0, 1), "jax": Jax(0, 8)},
-            "torch's process group says rank 0 of 1, but JAX says rank 0 of 8: correct",
-        ),
+        ({"torch": Distributed(0, 1), "jax": Jax(0, 8)}, "rank 0 of 1, but JAX says rank 0 of 8: "),
         ({"jax": Jax(0, 8)}, "JAX says rank 0 of 8, the environment RANK=3"),
         ({"ray": Ray(3, 8, 1)}, "Ray Train says rank 3 of 8, the environment WORLD_SIZE=4"),
     ],

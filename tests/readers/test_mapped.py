@@ -43,11 +43,7 @@ def containers(jpegs, tmp_path):
         "label": tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
     }
     return {
-        "webdataset": {
-            "paths": tars,
-            "ext": ["jpg", "cls"],
-            "dtypes": [types.UINT8, types.INT32],
-        },
+        "webdataset": {"paths": tars, "ext": ["jpg", "cls"], "dtypes": [types.UINT8, types.INT32]},
         "tfrecord": {
             "path": [*map(str, records)],
             "index_path": [str(each.with_suffix(".idx")) for each in records],

@@ -20,9 +20,9 @@ from dali_storage.contract.views import Views
 from dali_storage.dali import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
-from dali_storage.reading.buffers import BufferPool
 from tests.kit.parity import build, take
 from tests.kit.process import open_files
+from tests.kit.reading_ahead import pool_of
 from tests.kit.stand_ins import Unpickled
 from tests.kit.views import views_of
 
@@ -72,19 +72,10 @@ def test_a_region_of_tensors_is_refused(arrays):
 @pytest.mark.parametrize(
     ("region", "message"),
     [
-        (
-            {"roi_start": [1, 1, 1]},
-            "roi_start must have a number for each of 2 axes, or one for all",
-        ),
-        (
-            {"roi_start": 1, "roi_axes": [2]},
-            r"roi_axes must be axes of the array, which has 2, not \[2\]",
-        ),
+        ({"roi_start": [1, 1, 1]}, "roi_start must have a number for each of 2 axes, or one for"),
+        ({"roi_start": 1, "roi_axes": [2]}, r"roi_axes must be axes of .*, which has 2, not \[2\]"),
         ({"roi_start": 1, "roi_axes": [1, -1]}, "roi_axes must be different axes"),
-        (
-            {"roi_start": 2, "roi_end": 1},
-            "the region would be from 2 to 1 in axis 0, which has 3; correct",
-        ),
+        ({"roi_start": 2, "roi_end": 1}, "region would be from 2 to 1 in axis 0, which has 3; cor"),
         ({"roi_shape": -1}, "the region would be from 0 to -1 in axis 0, which has 3; correct"),
         ({"rel_roi_shape": float("nan")}, "the region would be from 0 to nan in axis 0"),
         ({"rel_roi_shape": 1e300}, "the region would be from 0 to inf in axis 0"),
@@ -173,7 +164,7 @@ def catalog(count):
 
 def decoded(fmt, contents, pool=None):
     """What the format makes of files in a leased buffer, as of those of a batch; the buffer."""
-    pool = pool or BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+    pool = pool or pool_of(lambda nbytes: np.empty(nbytes, np.uint8))
     sizes = np.array(list(map(len, contents)))
     offsets = np.cumsum(sizes + 63 & ~63) - (sizes + 63 & ~63)
     buffer = pool.lease(int(offsets[-1] + sizes[-1]))
@@ -207,7 +198,7 @@ def test_an_array_that_lies_as_dali_needs_it_is_not_copied(content, is_view):
 
 def test_a_view_keeps_the_lease():
     for columns in ((50, 50), (50, 51)):  # rows of one array, and slices
-        pool = BufferPool(lambda nbytes: np.empty(nbytes, np.uint8))
+        pool = pool_of(lambda nbytes: np.empty(nbytes, np.uint8))
         ones = [content_of(np.ones((40, count))) for count in columns]
         zeros = [content_of(np.zeros((40, count))) for count in columns]
         views = decoded(Npy(), ones, pool)[0]
@@ -267,10 +258,7 @@ GOOD = content_of(np.ones((3, 4), np.float32))
         (shaped("(1.5,)"), "its header is not valid"),
         (shaped("(1,)", order="'x'"), "its header is not valid"),
         (shaped("(1,)", "'>f4'"), "its elements are >f4; .*little-endian"),
-        (
-            shaped("(1,)", "'<c8'"),
-            "its elements are complex64; save them as a type of DALI: bool",
-        ),
+        (shaped("(1,)", "'<c8'"), "its elements are complex64; save them as a type of DALI: bool"),
         (shaped("(1,)", "'<f16'"), "its elements are (float128|longdouble)"),
         (shaped("(1,)", "'<U3'"), "its elements are <U3; save"),
         (shaped("(1,)", "'|S3'"), r"its elements are \|S3"),

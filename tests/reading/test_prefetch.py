@@ -68,7 +68,7 @@ def prefetcher(depth=1, *, lanes=2, fmt=None, most=1, nbytes=1 << 30, **options)
     reader = Recorder(from_files(["x"]), lanes=lanes)
     vars(reader).update(options)
     ahead = Stream(reader, depth, fmt=fmt, most=most, nbytes=nbytes)
-    ahead.ahead.room.largest = 1  # as if a batch had been read
+    ahead.ahead.room.note(1)  # as if a batch had been read
     yield ahead
     reader.go.set()
     ahead.close()
@@ -445,8 +445,6 @@ def test_batches_that_are_held_at_random_are_never_overwritten(seed):
 
 class Held(Recorder):
     """Its samples are in memory already."""
-
-    has_views = True
 
     def views(self, samples, lane):
         contents = [content(sample) for sample in samples.tolist()]

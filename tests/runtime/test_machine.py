@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dali_storage.runtime import machine
-from dali_storage.runtime.machine import buffer_bytes, cache_memory, cached_share, lanes, quota
+from dali_storage.runtime.machine import cache_memory, quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -120,35 +120,6 @@ def test_without_memavailable_the_memory_is_unknown(tmp_path, text):
         {} if text is None else {"proc/meminfo": text}
     )
     assert cache_memory(write(tmp_path, shown)) is None
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "memory", "share", "why"),
-    [
-        (150 * 10**9, 102 * 10**9, 0.408, "150 GB, is larger than the memory that may hold it, 61"),
-        (60, 100, 1.0, "fits"),
-        (61, 100, 60 / 61, "98% of it is cached"),
-        (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
-        (0, 0, 1.0, "fits"),
-        (10**15, None, 1.0, "unknown"),
-    ],
-)
-def test_what_fits_is_cached(nbytes, memory, share, why):
-    chosen = cached_share(nbytes, memory)
-    assert chosen.value == pytest.approx(share)
-    assert why in str(chosen)
-
-
-def test_batches_are_read_at_once_by_the_file_system():
-    assert [lanes(local).value for local in (True, False)] == [3, 16]
-
-
-@pytest.mark.parametrize(
-    ("memory", "nbytes"),
-    [(None, 1 << 30), (0, 0), (4 << 30, 1 << 29), (8 << 30, 1 << 30), (1 << 40, 1 << 30)],
-)
-def test_a_reader_may_fill_an_eighth_of_the_memory_and_at_most_1_gib(memory, nbytes):
-    assert buffer_bytes(memory).value == nbytes
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])

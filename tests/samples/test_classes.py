@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies
 
-from dali_storage.contract.objects import Listing
+from dali_storage.contract.remote import Listing
 from dali_storage.samples import finding, listing
 from dali_storage.samples.listed import from_store
 from dali_storage.samples.listing import choose_samples

@@ -8,6 +8,7 @@ from queue import Empty
 
 import pytest
 
+from dali_storage.backends.objects import calls, threads
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
 from dali_storage.contract.stages import begin
@@ -62,8 +63,9 @@ def pool(hedge, threads_end):
 @pytest.fixture
 def clock(pool, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(requests, "time", clock)
-    monkeypatch.setattr(pool, "_closing", clock)
+    for module in (calls, requests, threads):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(pool._threads, "_closing", clock)
     return clock
 
 
@@ -144,7 +146,7 @@ def test_after_an_error_nothing_more_is_asked_for(pool, request_threads, failing
 
 def test_pauses_between_tries_double_up_to_15_seconds(pool, clock):
     """After 1,024 doublings a number is none any more."""
-    pool._retry = 1e6
+    pool._threads._retry = 1e6
 
     def ask(number):
         if len(clock.pauses) < 1100:
@@ -197,7 +199,7 @@ def test_requests_and_retries_are_counted_apart(pool, clock):
         return number
 
     assert answers(pool, ask) == [0]
-    counted = pool.times.merged()
+    counted = pool.pace.times.merged()
     assert {name: it.count for name, it in counted.items()} == {"request": 1, "retry": 2}
     assert counted["request"].total == 10**9
     assert counted["retry"].total == pytest.approx((2 + sum(clock.pauses)) * 10**9)
