@@ -30,6 +30,7 @@ from ..contract.remote import remote_of
 from ..formats.npy import header
 from ..formats.tar import archive
 from ..observing.kernel import mount_of
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..samples.discovery import Directory, from_tree
 from ..samples.finding import find, locations
@@ -122,7 +123,7 @@ def examine(*roots: str) -> None:
         catalog = replace(catalog, ranges=Ranges.of_columns(*columns))
     with backend.open(catalog, remote) as reader:
         choices = dict(reader.choices)
-    choices["buffer_bytes"] = machine.buffer_bytes(machine.cache_memory())
+    choices["buffer_bytes"] = buffer_bytes(machine.cache_memory())
     what = "objects" if url else "containers" if containers else "files"
     print_row("data", f"{some}{count:,} {what}, {'about ' * (len(sizes) < count)}{nbytes:,} bytes")
     mount = "" if url else _say_place(backend, catalog)
@@ -133,7 +134,7 @@ def examine(*roots: str) -> None:
     print_row("reader", f"readers.{call}), {registry.shown(chosen)}, which chooses:")
     for name, choice in choices.items():
         print_row(f"  {name}", str(choice))
-    gain, option, page = _ADVICE[what if url else _case(call, choices, what)]
+    gain, option, page = _ADVICE[what if url else _case(backend, call, choices, what)]
     print_row("expect", f"samples/s, compared with DALI's reader: {gain}; decoding is not faster")
     print_row("worth a try", f"{option or _MOUNTS.get(mount, 'nothing more')}: see docs/{page}.md")
 
@@ -158,9 +159,9 @@ def _repeated(some: Catalog, count: int) -> Catalog:
     return Catalog(some.root, names, offsets, np.resize(some.labels, count))
 
 
-def _case(call: str, choices: Mapping[str, Any], what: str) -> str:
+def _case(backend: Any, call: str, choices: Mapping[str, Any], what: str) -> str:
     """Return the key of `_ADVICE` for files or containers on disk."""
-    far = "far " * (choices["lanes"] != machine.lanes(True))
+    far = "far " * (choices["lanes"].value != backend.lanes)
     case = "around" if choices["direct"].value else far + what
     return "arrays" if call.startswith(("numpy(", "npz(")) else case
 
@@ -215,7 +216,7 @@ def _say_place(backend: Any, catalog: Catalog) -> str:
     except OSError as error:
         print_row("O_DIRECT", f"does not work: {error.strerror}")
     if (memory := machine.cache_memory()) is not None:
-        most = int(machine.KEPT * memory)
+        most = machine.cacheable(memory)
         print_row("page cache", f"{memory:,} bytes, of which data may fill {most:,}")
     return mount.kind if mount else ""
 

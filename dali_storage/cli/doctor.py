@@ -31,6 +31,7 @@ from bmap_tools import console
 from ..contract import registry
 from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..runtime.version import VERSION
 from . import data, index_samples
@@ -160,8 +161,8 @@ def _memory() -> dict[str, int | None]:
     memory = machine.cache_memory()
     return {
         "page_cache": memory,
-        "data_set": None if memory is None else int(machine.KEPT * memory),
-        "buffer_bytes": machine.buffer_bytes(memory).value,
+        "data_set": None if memory is None else machine.cacheable(memory),
+        "buffer_bytes": buffer_bytes(memory).value,
     }
 
 

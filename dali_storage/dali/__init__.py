@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from ..contract._types import PathLike
-from ..contract.options import dali_flag
+from ..contract.options import dali_flag, stall_seconds
 from ..contract.reader import Reader
-from ..observing.observer import Observed, stall_seconds
+from ..observing.meter import Meter
 from ..reading.buffers import Room
 from ..reading.opening import Find, Opening, host_memory
 from ..reading.slots import Memory
@@ -64,7 +64,7 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
     stall_after = stall_seconds(arguments.stall_after)
     pinned = None if arguments.pinned is None else dali_flag("pinned", arguments.pinned)
     found: dict[str, Any] = {
-        "observe": partial(Observed, stall_after=stall_after),
+        "observe": partial(Meter, stall_after=stall_after),
         "memory": partial(batch_memory, pinned=pinned),
     }
     given = {name: value for name, value in vars(arguments).items() if value is not None}

@@ -18,7 +18,7 @@ from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..contract.views import Contents, FindViews, SupportsHotViews, Views, copied, views_of
 from ..order.sequence import Batches
 from .batches import read_batch
@@ -110,8 +110,6 @@ class Loading:
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
         pieces = self.catalog.pieces_of(samples)
-        # Before the read: a report of a read that hangs names the samples.
-        note(partial(_names, self.catalog, pieces))
         find = self._find_views if self.views else None
         viewed = self._view(find, samples, pieces, lane) if find else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
@@ -127,6 +125,7 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
+        enter("opening", partial(_names, self.catalog, pieces))
         wanted = self._wanted(self.catalog, samples)
         batch = read_batch(self.reader, self.catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
@@ -137,7 +136,7 @@ class Loading:
         self, find: FindViews, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]] | None:
         """As `_read()`, in the reader's own memory; None if the samples must be read."""
-        enter("reading")
+        enter("reading", partial(_names, self.catalog, pieces))
         if (views := find(pieces, lane)) is None:
             return None
         enter("decoding")

@@ -13,7 +13,7 @@ from ..contract.catalog import Catalog, Tree
 from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..order import OrderOptions
 from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
@@ -114,8 +114,7 @@ class Opening:
                 or not into the memory of this device.
             Exception: as `find` and the backend.
         """
-        note(self._named)
-        enter("finding samples")
+        enter("finding samples", self._named)
         # What it returns lives until the reader is open: both may be made from one loaded map.
         tree = cache(partial(self.reader.tree, **self.options))
         remote = None

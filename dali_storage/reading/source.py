@@ -274,7 +274,7 @@ class BatchStream:
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
         before = self._finalizer
-        closing = self._process, close, self.observer.forget
+        closing = self._process, close, self.observer.closed
         self._finalizer = weakref.finalize(self, _close_in, *closing)
         if before is not None:
             before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
@@ -283,7 +283,7 @@ class BatchStream:
             self._refuse_ended()
 
 
-def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None]) -> None:
+def _close_in(process: int, close: Callable[[], None], closed: Callable[[], None]) -> None:
     """Close, unless in a fork."""
     # A fork shares the files with its parent, and has none of the threads.
     if os.getpid() == process:
@@ -291,6 +291,6 @@ def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None
             # Watched until the end, because closing may hang, too.
             close()
         except Exception:
-            forget()
+            closed()
             raise
-        forget()
+        closed()

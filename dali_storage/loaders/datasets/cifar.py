@@ -15,7 +15,7 @@ from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
 from ...dali import SHUFFLE_BITS, DataNode, add_reader, batch_memory
-from ...observing.observer import Observed
+from ...observing.meter import Meter
 from ...order import OrderOptions
 from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
@@ -124,7 +124,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
-        observe=partial(Observed, stall_after=stall_after),
+        observe=partial(Meter, stall_after=stall_after),
         memory=batch_memory,
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )

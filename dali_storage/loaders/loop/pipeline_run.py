@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...dali import has_other_sources
-from ...observing.observer import observed
-from ...observing.tally import Tally
+from ...observing.meter import Meter, meter_of
 from ...ranks import Shard
 from ...saving import positions, weights
 from . import culprits
@@ -178,13 +177,12 @@ class PipelineRun:
     @property
     def storage_seconds(self) -> float:
         """Seconds for which DALI has waited for the storage until now."""
-        tallies = [observed(each.observer).tally for each in self._sources.values()]
-        return sum([tally.waited for tally in tallies if tally is not None])
+        return sum(meter_of(each.observer).waited for each in self._sources.values()) / 1e9
 
     @property
-    def tally(self) -> Tally | None:
-        """The counters of the reader; None before the first batch."""
-        return observed(self._source.observer).tally
+    def meter(self) -> Meter:
+        """Counts and times the reader."""
+        return meter_of(self._source.observer)
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends with its last reference."""
