@@ -15,6 +15,7 @@ import dali_storage
 from dali_storage import readers
 from dali_storage.contract.errors import ContainerChangedError, SampleReplaced
 from tests.kit import versions
+from tests.kit.dali import both, pipeline_of
 from tests.kit.parity import (
     OUTPUT,
     POLICIES,
@@ -157,6 +158,18 @@ def test_what_was_delivered_is_counted(reader, given, paths):
         counted = dali_storage.statistics(pipeline, "R")
         assert counted.batches >= batches
         assert counted.bytes == counted.batches * size
+
+
+@pytest.mark.parametrize("reader", [it for it in READERS if hasattr(fn.readers, it)], indirect=True)
+@pytest.mark.usefixtures("no_deprecations")
+def test_readers_without_names_have_those_that_dali_gives_them(reader, tmp_path):
+    made = numbered(reader, tmp_path / "data", [3])
+
+    def metas(module):
+        read = made(module)
+        return pipeline_of(lambda: [read(), read(name="N")]).reader_meta()
+
+    assert len({*both(metas)} - {"N"}) == 1
 
 
 ALIKE = {"columns": "file", "manifest": "file", "npz": "file", "records": "file", "lmdb": "caffe"}
