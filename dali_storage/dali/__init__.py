@@ -77,9 +77,9 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
 
         found["on_error"] = bad_sample_options(about, device)
     if arguments.receipt is not None:
-        from ..receipts.ledger import receipt_plugs
+        from ..receipts.ledger import receipts_of
 
-        found |= receipt_plugs(arguments.receipt, about, device, arguments.pad_last_batch)
+        found["ledger"] = receipts_of(arguments.receipt, device, arguments.pad_last_batch)
     if arguments.resume is not None:
         from ..saving import positions
         from .resume import extend_iterators_to_resume

@@ -267,8 +267,8 @@ class Delivery:
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
-        if source.ledger is not None:
-            self._steps.append(source.ledger.giving(source, batch, pipeline._batches_to_consume))
+        for note in source.ledger.notes:
+            self._steps.append(note(source, batch, pipeline._batches_to_consume))
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
             # First: kept before DALI can queue a copy.

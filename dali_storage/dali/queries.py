@@ -106,7 +106,7 @@ def receipt(
             is unknown.
     """
     stream = _stream(pipeline, name)
-    return positions.receipt(stream, not_delivered(pipeline), epoch, source)
+    return stream.ledger.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
 def set_weights(

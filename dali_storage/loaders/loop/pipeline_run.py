@@ -172,13 +172,12 @@ class PipelineRun:
 
     def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
         """See `Loader.receipt()`."""
-        return positions.receipt(self._source, len(self._ahead), epoch, source)
+        return self._source.ledger.receipt(self._source, len(self._ahead), epoch, source)
 
     def _forget_ahead(self) -> None:
         """Forget the batches that DALI works on, which reach nobody."""
         for each in self._sources.values():
-            if each.ledger is not None:
-                each.ledger.drop(len(self._ahead))
+            each.ledger.drop(len(self._ahead))
         self._ahead.clear()
 
     @property
