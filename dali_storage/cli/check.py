@@ -138,7 +138,7 @@ def _decoder() -> Callable[[Any, str], tuple[str, str]]:
     """Make a function: a sample and its kind to DALI's decoding error or, if none, an oddity."""
     from nvidia.dali import Pipeline, fn  # needed for this only
 
-    from ..dali import failure
+    from ..dali.queries import failure
 
     made: dict[str, Any] = {}
 

@@ -13,9 +13,9 @@ from ..contract import registry
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
 from ..contract.objects import scheme
-from ..dali import failure
 from ..dali.comparing import Read
 from ..dali.compat import DALI_FILE
+from ..dali.queries import failure
 from ..readers.files import file
 from ..samples.finding import root_of
 from ..samples.locations import is_index, location

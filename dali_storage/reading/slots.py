@@ -2,7 +2,7 @@
 
 A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`,
 `receipts.ledger.Receipts`, those in `dali.gpu_memory`. The slot for the order is
-`order.ordering.Ordering`. `dali` puts the plugs in.
+`order.ordering.Ordering`. `readers.plugs` puts the plugs in.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
-from ...dali import failure, has_other_sources, source
+from ...dali.group import has_other_sources
+from ...dali.queries import failure, source
 from ...observing.observer import observed
 from ...observing.tally import Tally
 from ...ranks import Shard
