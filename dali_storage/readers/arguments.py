@@ -109,16 +109,18 @@ class Prepared(Generic[_R]):
         common: the arguments that are not in `opening`.
         result: makes the result of the reader from its nodes.
         with_source: the option of `dali.add_reader()`.
+        decodes: True if `result` adds operators of DALI.
     """
 
     opening: Opening
     common: Common
     result: Callable[[Nodes], _R]
     with_source: bool = False
+    decodes: bool = False
 
-    def returning(self, result: Callable[[Nodes], _D]) -> "Prepared[_D]":
+    def returning(self, result: Callable[[Nodes], _D], *, decodes: bool = False) -> "Prepared[_D]":
         """Return the same reader with another result."""
-        return Prepared(self.opening, self.common, result)
+        return Prepared(self.opening, self.common, result, decodes=decodes)
 
     def in_graph(self) -> Nodes:
         """Put the reader into the graph of a pipeline; return its nodes, see `add_reader()`."""

@@ -155,7 +155,7 @@ def nemo_asr(
         find,
         fmt,
         names=[*lines.first_path(paths[0], _PATH), *paths],
-    ).returning(partial(_decoded, own))
+    ).returning(partial(_decoded, own), decodes=True)
 
 
 def _decoded(own: _Speech, nodes: Nodes) -> DataNode | Nodes:

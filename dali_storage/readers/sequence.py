@@ -85,7 +85,7 @@ def sequence(
         lambda tree, remote: frames.find(root, length, step, stride, remote),
         Pieces("sequence", "Sequence", length),
         names=[root],
-    ).returning(stacked)
+    ).returning(stacked, decodes=True)
 
 
 def _count(name: str, value: Any, most: int = 2**31 - 1) -> int:

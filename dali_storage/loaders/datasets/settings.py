@@ -22,8 +22,8 @@ from ...contract._types import PathLike
 from ...contract.options import require_integer
 from ...contract.reader import Reader
 from ...observing.observer import stall_seconds
+from ...order.epochs import LastBatch
 from ...ranks import Shard
-from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
 from ..transforms.presets import Preset

@@ -14,10 +14,10 @@ from ...dali.group import has_other_sources
 from ...dali.queries import failure, source
 from ...observing.observer import observed
 from ...observing.tally import Tally
+from ...order.epochs import Epochs, LastBatch
 from ...ranks import Shard
 from ...reading.source import BatchStream
 from ...saving import positions, weights
-from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
 
