@@ -14,7 +14,6 @@ from ..contract.catalog import Catalog
 from ..contract.options import dali_flag, require_integer
 from ..contract.views import Contents
 from ..order.epochs import LAST_BATCH, Epochs, LastBatch
-from ..reading.loading import LoadedBatch
 from ..reading.source import BatchStream
 from .arguments import Prepared, ReaderSpec
 
@@ -26,49 +25,40 @@ _OF_PIPELINES = "lazy_init", "pinned", "preserve", "source_info"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReaderBatch:
-    """The samples of a batch: numpy arrays in memory that is used again when all of them are gone.
+    """A batch: arrays in memory of the reader, which is used again when they are all gone.
 
     Attributes:
-        outputs: what the reader returns in a pipeline, with the samples in place of each node: for
-            `readers.file` the pair of data and labels. The samples are a list of arrays or, if they
-            are small and of one size, the rows of one array. Labels and index are int32[n, 1] and
-            int64[n, 1]. With backends that hold or map samples, arrays are read-only.
-        data: the first of the outputs: for `readers.file` the bytes of the files, uint8.
+        outputs: what the reader returns in a pipeline, with arrays in place of each node: for
+            `readers.file` the pair of data and labels. Small samples of one size are the rows of
+            one array. Labels are int32[n, 1], the index is int64[n, 1].
+        data: the first of the outputs: for `readers.file` the bytes of the files.
+        labels: int32[n]; empty if the reader has none, or other ones among its outputs.
         index: int64[n], the numbers of the samples in the catalog.
         valid: the number of samples before those that fill the batch, with last_batch="pad".
     """
 
     outputs: Any
     data: Arrays
+    labels: NDArray[np.int32]
     index: IntArray
     valid: int
-    _labels: NDArray[np.int32] | None
     _catalog: Catalog
 
     def __len__(self) -> int:
         return self.index.size
 
     @property
-    def labels(self) -> NDArray[np.int32]:
-        """int32[n]; AttributeError if the reader has no labels, or has them as another output."""
-        if self._labels is None:
-            raise AttributeError("this reader has no labels beside its `outputs`")
-        return self._labels
-
-    @property
     def names(self) -> list[str]:
         """The names of the samples' files as found or given, as those below `file_root`."""
-        catalog = self._catalog
-        files = catalog.files(self.index * catalog.pieces)
-        return [*map(os.fsdecode, catalog.file_names(files))]
+        files = self._catalog.files(self.index * self._catalog.pieces)
+        return [*map(os.fsdecode, self._catalog.file_names(files))]
 
 
 class ReaderBatches:
-    """The batches of a reader, see `readers.batches()`; each loop over this object is an epoch.
+    """The batches of a reader, see `readers.batches()`; a loop over this object is an epoch.
 
-    An epoch begins when its first batch is asked for. If a loop is left early, the next one begins
-    the next epoch. `len()` is the number of batches in the current epoch, or else the next one; of
-    a resumed epoch, with those before the state.
+    A loop after a `break`, an error or a Ctrl-C goes on with the epoch, so that no batch is lost.
+    `len()` is the number of batches in the epoch of the next batch, given ones included.
 
     The reader, its files and its threads are closed by `with`, by `close()`, or when this object
     is garbage-collected. One thread at a time may take batches; any thread may close.
@@ -96,12 +86,16 @@ class ReaderBatches:
         except BaseException:
             stream.close()
             raise
-        self._is_shared = stream.open().reader.has_views
-        # Of the last loop: its number among all, its epoch, and the position after this.
-        self._loop, self._epoch, self._end = 0, -1, 0
 
     def __iter__(self) -> Iterator[ReaderBatch]:
-        return _Epoch(self)
+        epochs, position = self._epochs, self._stream.position
+        epoch = position.next // epochs.rounds
+        end = epochs.position(epoch, epochs.batches(epoch))
+        # Nothing is read after the epoch, which may be the last one.
+        position.successor = partial(_within, epochs.successor, end)
+        while position.next < end:
+            yield self._take()
+        position.seek(max(position.next, epochs.position(epoch + 1, 0)))
 
     def __len__(self) -> int:
         return self._epochs.batches(self._stream.position.next // self._epochs.rounds)
@@ -127,10 +121,7 @@ class ReaderBatches:
         return self._stream.ledger.receipt(self._stream, 0, epoch, source)
 
     def close(self) -> None:
-        """Wait for running reads; close the reader. Twice is fine.
-
-        Arrays stay valid. Taking a batch then raises RuntimeError, also in another thread.
-        """
+        """Wait for running reads; close the reader. Twice is fine. Arrays stay valid."""
         self._stream.close()
 
     def __enter__(self) -> Self:
@@ -139,57 +130,23 @@ class ReaderBatches:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> int:
-        """Begin an epoch, or go on from a state; return the number of the loop."""
-        epochs, position = self._epochs, self._stream.position
-        epoch = position.next // epochs.rounds
-        if epoch == self._epoch:  # the last loop was left early
-            epoch += 1
-            position.seek(epochs.position(epoch, 0))
-        self._epoch, self._end = epoch, epochs.position(epoch, epochs.batches(epoch))
-        # Nothing is read after the epoch, which may be the last one.
-        position.successor = partial(_within, epochs.successor, self._end)
-        self._loop += 1
-        return self._loop
-
-    def _take(self, loop: int) -> ReaderBatch:
-        epochs, position = self._epochs, self._stream.position
-        if loop != self._loop:
-            raise RuntimeError(f"{self._stream}: a newer loop has ended this epoch")
-        if (here := position.next) >= self._end:
-            raise StopIteration
-        batch = self._stream.batch()
-        for note in self._stream.ledger.notes:
-            note(self._stream, batch, 0)()
-        position.seek(epochs.successor(here))
-        return self._in_numpy(batch, epochs.valid(*divmod(here, epochs.rounds)))
-
-    def _in_numpy(self, batch: LoadedBatch, valid: int) -> ReaderBatch:
-        stream, prepared = self._stream, self._prepared
-        catalog, _, ordering = stream.open()
-        size = batch.samples.size if self._padded else valid
-        samples = batch.samples[:size]
-        arrays = [_arrays(it)[:size] for it in batch.outputs[: len(stream.fmt.outputs)]]
-        for each in arrays if self._is_shared else ():
-            for it in [each] if isinstance(each, np.ndarray) else each:
-                it.flags.writeable = False
-        labels = catalog.labels[samples] if stream.fmt.labels else None
-        more: list[NDArray[Any]] = [] if labels is None else [labels]
-        more += [samples] if dali_flag("return_index", prepared.common.return_index) else []
-        more += [ordering.sources_of(samples)] if prepared.with_source else []
-        outputs = prepared.result((*arrays, *(it[:, None] for it in more)))
-        return ReaderBatch(outputs, arrays[0], samples, valid, labels, catalog)
-
-
-class _Epoch(Iterator[ReaderBatch]):
-    """A loop; its epoch begins when the first batch is asked for."""
-
-    def __init__(self, batches: ReaderBatches) -> None:
-        self._batches, self._loop = batches, 0
-
-    def __next__(self) -> ReaderBatch:
-        self._loop = self._loop or self._batches._begin()
-        return self._batches._take(self._loop)
+    def _take(self) -> ReaderBatch:
+        stream, epochs, fmt = self._stream, self._epochs, self._stream.fmt
+        catalog, reader, ordering = stream.open()
+        batch, here = stream.batch(), stream.position.next
+        for note in stream.ledger.notes:
+            note(stream, batch, 0)()
+        stream.position.seek(epochs.successor(here))
+        valid = epochs.valid(*divmod(here, epochs.rounds))
+        samples = batch.samples if self._padded else batch.samples[:valid]
+        shared, size = reader.has_views, samples.size  # by the reader: its own memory
+        arrays = [_arrays(it[:size], shared) for it in batch.outputs[: len(fmt.outputs)]]
+        labels = catalog.labels[samples] if fmt.labels else np.zeros(0, np.int32)
+        more: list[NDArray[Any]] = [labels] if fmt.labels else []
+        more += [samples] if dali_flag("return_index", self._prepared.common.return_index) else []
+        more += [ordering.sources_of(samples)] if self._prepared.with_source else []
+        outputs = self._prepared.result((*arrays, *(it[:, None] for it in more)))
+        return ReaderBatch(outputs, arrays[0], labels, samples, valid, catalog)
 
 
 class _Stream(BatchStream):
@@ -201,10 +158,12 @@ def _within(successor: Callable[[int], int], end: int, position: int) -> int:
     return it if (it := successor(position)) < end else position
 
 
-def _arrays(contents: Contents) -> Arrays:
-    if isinstance(contents, np.ndarray):
-        return np.asarray(contents)
-    return [np.asarray(memoryview(it)) for it in contents]  # type: ignore[arg-type]
+def _arrays(contents: Contents, is_shared: bool) -> Arrays:
+    items: Any = [contents] if isinstance(contents, np.ndarray) else contents
+    arrays = [np.asarray(memoryview(it)) for it in items]
+    for each in arrays if is_shared else ():
+        each.flags.writeable = False
+    return arrays[0] if items is not contents else arrays
 
 
 def batches(
@@ -218,40 +177,34 @@ def batches(
 ) -> ReaderBatches:
     """The batches of a reader as numpy arrays, without a pipeline of DALI, which need not be there.
 
-    Samples, order, shards, seeds, bad samples, receipts and errors are those of the reader in a
-    pipeline, and a state of one resumes in the other.
+    Samples, order, shards, bad samples, receipts and errors are those of the reader in a pipeline.
+    A state of one resumes in the other.
 
     Args:
-        reader: a function of `dali_storage.readers`, such as `readers.file`. Those that decode by
-            operators of DALI (`nemo_asr`, `sequence`) are refused. `tfrecord`, whose features are
-            DALI's, and `shuffle_after_epoch`, whose order depends on the version of DALI, import
-            it.
+        reader: a function of `dali_storage.readers`. `nemo_asr` and `sequence`, which decode by
+            operators of DALI, are refused. `tfrecord` and `shuffle_after_epoch` import DALI, for
+            its features and its version.
         given: positional arguments of the reader.
-        batch_size: the number of samples in a batch, at least 1.
-        last_batch: treatment of the samples of an epoch that do not fill a batch.
-            "partial": a smaller last batch; every sample is given once. A rank with a smaller shard
-            may have one batch less, as with DALI's LastBatchPolicy.PARTIAL.
+        batch_size: the number of samples in a batch.
+        last_batch: treatment of the samples that do not fill a batch, as in `loaders.Loader`.
+            "partial": a smaller last batch; every sample is given once. A rank with a smaller
+            shard may have one batch less, as with DALI's LastBatchPolicy.PARTIAL.
             "drop": only full batches, equally many on all ranks.
-            "pad": only full batches, equally many on all ranks; the last sample is repeated, and
-            `valid` counts the others.
-        enable_checkpointing: that of the pipeline, on which the order of shuffle_after_epoch
-            depends.
-        named: the arguments of the reader. An epoch begins with a new batch, so pad_last_batch is
-            True. `seed` is 0 by default. `resume` takes a state of `readers.state()`, too.
-            Refused are lazy_init, pinned, preserve, source_info and device="gpu", which are for
-            pipelines.
+            "pad": only full batches, equally many on all ranks; the last sample is repeated.
+        enable_checkpointing: that of the pipeline; shuffle_after_epoch depends on it.
+        named: arguments of the reader. pad_last_batch is True, because an epoch begins with a new
+            batch; `seed` is 0 by default. Refused are device="gpu", lazy_init, pinned, preserve
+            and source_info.
 
     Returns:
-        An object for `with` and `for`; it has read nothing yet. Each loop over it is an epoch, and
-        nothing is read after its last batch.
+        An object for `with` and `for`: a loop is an epoch. Nothing is read before it, nor after its
+        last batch.
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable: as the reader. A backend that reads into
             GPU memory is refused.
 
-    A loop raises the errors that a running pipeline raises. Where a sample cannot be read,
-    `next()` of the same iterator tries again; a new loop begins the next epoch. RuntimeError: the
-    object is closed, in a fork, or a newer loop has begun.
+    A loop raises the errors of a running pipeline; and RuntimeError after `close()`, or in a fork.
     """
     spec: Any = getattr(reader, "spec", None)
     if not isinstance(spec, ReaderSpec):
