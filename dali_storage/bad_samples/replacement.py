@@ -81,6 +81,13 @@ class Checked(Substitute):
         """`members`: by default all samples of the catalog."""
         self._catalog, self._on_error = catalog, on_error
         self._members = members or (lambda index: range(catalog.delivered))
+        self.bad: dict[int, Exception] = {}
+
+    @property
+    def found(self) -> list[tuple[int, str, str]]:
+        """Index, path and reason of the bad samples."""
+        # A copy, because lanes add samples.
+        return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """Call `read` for `samples`; return the result."""
@@ -106,6 +113,11 @@ class Checked(Substitute):
                     where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
                     raise RecordError(catalog.path(piece), where + what)
 
+    def _path(self, index: int) -> str:
+        paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))
+        told = os.fsencode(getattr(self.bad.get(index), "filename", b""))
+        return full_path(told if told in paths else paths[0])
+
 
 class Replacement(Checked):
     """The known bad samples of a catalog, and their replacements.
@@ -128,17 +140,10 @@ class Replacement(Checked):
         super().__init__(catalog, on_error, members)
         most = on_error.most
         self._most = max(10, catalog.delivered // 1000) if most is None else most
-        self.bad: dict[int, Exception] = {}
         self._lock = threading.Lock()  # to add one
         if on_error.record:
             # Written to now: a wrong path is an error before the first batch.
             self._append(b"")
-
-    @property
-    def found(self) -> list[tuple[int, str, str]]:
-        """Index, path and reason of the bad samples."""
-        # A copy, because lanes add samples.
-        return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """Call `read` for `samples`, with other samples in place of bad ones; return the result.
@@ -213,11 +218,6 @@ class Replacement(Checked):
         if isinstance(error, OSError):
             return OSError(error.errno, f"{reason(error)}; {what}", path)
         return RecordError(os.fsencode(path), f"{reason(error)}; {what}")
-
-    def _path(self, index: int) -> str:
-        paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))
-        told = os.fsencode(getattr(self.bad.get(index), "filename", b""))
-        return full_path(told if told in paths else paths[0])
 
     def _append(self, line: bytes) -> None:
         """Append to the record."""

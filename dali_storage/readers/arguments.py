@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import (
     Any,
@@ -113,8 +113,8 @@ class Prepared(Generic[_R]):
     """
 
     opening: Opening
-    common: Common
-    result: Callable[[Nodes], _R]
+    common: Common = field(default_factory=Common)
+    result: Callable[[Nodes], _R] = lambda nodes: cast(Any, nodes)
     with_source: bool = False
     decodes: bool = False
 
@@ -288,7 +288,7 @@ def prepare(
         source_info=None if source_info is None else dali_flag("source_info", source_info),
         **slots,
     )
-    return Prepared(opening, common, lambda nodes: nodes)
+    return Prepared(opening, common)
 
 
 def _shuffle_bits() -> int:
