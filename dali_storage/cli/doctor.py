@@ -29,8 +29,9 @@ from typing import Any, TypeAlias
 from bmap_tools import console
 
 from ..contract import registry
-from ..contract.devices import DeviceStatus
+from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..runtime.version import VERSION
 from . import data, index_samples
@@ -98,8 +99,9 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
         try:
-            reader: Any = registry.load(name)  # a plug-in may return anything
-            problem, statuses = reader.unavailable(), [*reader.devices()]
+            reader = registry.load(name)
+            problem: Any = problem_of(reader)  # a plug-in may return anything
+            statuses: list[Any] = devices_of(reader)
             if not isinstance(problem, (BackendUnavailable, NoneType)):
                 what = "unavailable() must return BackendUnavailable or None"
                 raise TypeError(f"{what}, not {problem!r}")
@@ -159,8 +161,8 @@ def _memory() -> dict[str, int | None]:
     memory = machine.cache_memory()
     return {
         "page_cache": memory,
-        "data_set": None if memory is None else int(machine.KEPT * memory),
-        "buffer_bytes": machine.buffer_bytes(memory).value,
+        "data_set": None if memory is None else machine.cacheable(memory),
+        "buffer_bytes": buffer_bytes(memory).value,
     }
 
 

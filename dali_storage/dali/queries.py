@@ -6,8 +6,7 @@ from typing import Any
 
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
-from ..observing.observer import observed
-from ..observing.statistics import ReaderStatistics
+from ..observing.statistics import ReaderStatistics, figures
 from ..reading.source import BatchStream
 from ..saving import positions
 from ..saving import weights as mixing
@@ -182,7 +181,7 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return observed(source(pipeline, name).observer).statistics
+    return figures(source(pipeline, name).observer)
 
 
 def failure(error: Exception) -> str:

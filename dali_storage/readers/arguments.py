@@ -170,7 +170,7 @@ def makes_reader(
     defaults = {it.name: it.default for each in (Common, *own) for it in fields(each)}
 
     def decorate(function: Callable[_P, Prepared[_R]]) -> Callable[_P, _R]:
-        prepare = takes_arguments(defaults)(function)
+        prepare = _takes_arguments(defaults, function)
 
         @wraps(prepare)
         def read(*args: _P.args, **given: _P.kwargs) -> _R:
@@ -191,31 +191,27 @@ def makes_reader(
     return decorate
 
 
-def takes_arguments(defaults: Mapping[str, Any]) -> Callable[[_F], _F]:
+def _takes_arguments(defaults: Mapping[str, Any], function: _F) -> _F:
     """Show a function's `**given: Unpack[...]` as arguments with these defaults; refuse others.
 
     Also keep DALI's AutoGraph from rewriting the function.
     """
+    signature = inspect.signature(function)
+    *own, given = signature.parameters.values()
+    shown = [
+        inspect.Parameter(name, given.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+        for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
+    ]
+    signature = signature.replace(parameters=[*own, *shown])
 
-    def decorate(function: _F) -> _F:
-        signature = inspect.signature(function)
-        *own, given = signature.parameters.values()
-        shown = [
-            inspect.Parameter(name, given.KEYWORD_ONLY, default=defaults[name], annotation=hint)
-            for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
-        ]
-        signature = signature.replace(parameters=[*own, *shown])
+    @wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        refuse_unknown(function.__qualname__, given, signature.parameters)
+        return function(*args, **given)
 
-        @wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
-            refuse_unknown(function.__qualname__, given, signature.parameters)
-            return function(*args, **given)
-
-        # The second one as DALI's `do_not_convert`; DALI need not be installed.
-        vars(checked).update(__signature__=signature, autograph_info__={})
-        return cast(_F, checked)
-
-    return decorate
+    # The second one as DALI's `do_not_convert`; DALI need not be installed.
+    vars(checked).update(__signature__=signature, autograph_info__={})
+    return cast(_F, checked)
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.options import dali_flag, require_integer
-from ..contract.views import Contents
+from ..contract.views import Contents, views_of
 from ..order.epochs import LAST_BATCH, Epochs, LastBatch
 from ..reading.source import BatchStream
 from .arguments import Prepared, ReaderSpec
@@ -139,7 +139,7 @@ class ReaderBatches:
         stream.position.seek(epochs.successor(here))
         valid = epochs.valid(*divmod(here, epochs.rounds))
         samples = batch.samples if self._padded else batch.samples[:valid]
-        shared, size = reader.has_views, samples.size  # by the reader: its own memory
+        shared, size = views_of(reader) is not None, samples.size  # by the reader: its own memory
         arrays = [_arrays(it[:size], shared) for it in batch.outputs[: len(fmt.outputs)]]
         labels = catalog.labels[samples] if fmt.labels else np.zeros(0, np.int32)
         more: list[NDArray[Any]] = [labels] if fmt.labels else []

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree, join_path
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Remote
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.pieces import Pieces

@@ -25,19 +25,14 @@ from .arguments import (
 from .plugs import Common
 
 
-class SampleArguments(discovery.Filters, total=False):
-    """The arguments that choose the files."""
+class FileArguments(discovery.Filters, DaliArguments, total=False):
+    """The arguments of `file`."""
 
+    exclude: PathLike | None
     file_list: PathLike | None
     file_root: PathLike | None
     files: PathLike | Sequence[PathLike] | None
     labels: int | Sequence[int] | None
-
-
-class FileArguments(SampleArguments, DaliArguments, total=False):
-    """The arguments of `file`."""
-
-    exclude: PathLike | None
 
 
 @dataclass(frozen=True, kw_only=True)

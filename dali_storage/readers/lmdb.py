@@ -7,7 +7,7 @@ from typing import Unpack
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
-from ..contract.objects import Remote
+from ..contract.remote import Remote
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.lmdb import index

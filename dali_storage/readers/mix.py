@@ -7,8 +7,8 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..contract.catalog import Catalog, Tree
-from ..contract.objects import Remote
 from ..contract.options import dali_flag
+from ..contract.remote import Remote
 from ..samples.joining import join
 from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
 from .caffe import caffe

@@ -16,8 +16,8 @@ from nvidia.dali import math as dali_math
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote
 from ..contract.options import dali_flag, dali_number
+from ..contract.remote import Remote
 from ..formats.files import Files
 from ..formats.manifest import lines
 from ..formats.manifest.segments import Segments

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, TypeAlias, TypedDict, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer, dali_number
@@ -23,8 +23,8 @@ Fractions: TypeAlias = float | Sequence[float] | None
 _PAD = "pad", "constant", "const", "fill"  # DALI's synonyms, in upper or lower case
 
 
-class ArrayArguments(TypedDict, total=False):
-    """The arguments about arrays and regions."""
+class NumpyArguments(DaliArguments, total=False):
+    """The arguments of `numpy`."""
 
     cache_header_information: bool | None
     file_filter: PathLike
@@ -63,10 +63,6 @@ class _Arrays:
     roi_end: Integers = None
     roi_shape: Integers = None
     roi_start: Integers = None
-
-
-class NumpyArguments(ArrayArguments, DaliArguments, total=False):
-    """The arguments of `numpy`."""
 
 
 @makes_reader(_Arrays, samples=["file_root", "files", "file_list", "file_filter"])

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from ..contract._types import PathLike
-from ..contract.options import dali_flag
+from ..contract.options import dali_flag, stall_seconds
 from ..contract.reader import Reader
-from ..observing.observer import Observed, stall_seconds
+from ..observing.meter import Meter
+from ..reading.buffers import Room
 from ..reading.opening import host_memory
 from ..reading.slots import Memory
 
@@ -73,7 +74,7 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
     stall_after = stall_seconds(arguments.stall_after)
     pinned = None if arguments.pinned is None else dali_flag("pinned", arguments.pinned)
     found: dict[str, Any] = {
-        "observe": partial(Observed, stall_after=stall_after),
+        "observe": partial(Meter, stall_after=stall_after),
         "memory": partial(batch_memory, pinned=pinned),
     }
     given = {name: value for name, value in vars(arguments).items() if value is not None}
@@ -99,7 +100,7 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
 
 def batch_memory(
     name: str, reader: Reader, gpu: int | None, *, pinned: bool | None = None
-) -> Callable[[], Memory]:
+) -> Callable[[Room], Memory]:
     """Choose the memory of batches: `Opening.memory`. `pinned` is the option of `readers.file`."""
     if gpu is None and reader.gpu is None and not pinned:
         return host_memory(name, reader, gpu)

@@ -1,6 +1,6 @@
 """The slots of a reader, with the least that works: they see, replace and count nothing.
 
-A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`,
+A plug is a subclass: `observing.meter.Meter`, `bad_samples.replacement.Replacement`,
 `receipts.ledger.Receipts`, those in `dali.gpu_memory`. The slot for the order is
 `order.ordering.Ordering`. `readers.plugs` puts the plugs in.
 """
@@ -27,7 +27,7 @@ class Observer:
     """
 
     def opening(self) -> AbstractContextManager[object]:
-        """The calling thread opens the reader in the block."""
+        """The calling thread opens the reader in the block; after an error it is closed."""
         return nullcontext()
 
     def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
@@ -36,16 +36,18 @@ class Observer:
     def be_lane(self, lane: int) -> None:
         """The calling thread is this lane of the reader from now on."""
 
-    def ask(self, index: int) -> None:
-        """The calling thread asks for a batch, and waits for it until `answer()`."""
+    def reading(self, lane: int, index: int, count: int) -> AbstractContextManager[object]:
+        """The lane reads a batch in the block, or `count` at once, of which this is the first."""
+        return nullcontext()
 
-    def answer(self, ready: int, nbytes: int | None) -> None:
-        """A batch of `nbytes` is there, or None for an error; `ready` had been read when asked."""
+    def waiting(self, index: int, ready: int) -> AbstractContextManager[list[int]]:
+        """The calling thread waits for a batch in the block, and appends the batch's bytes.
 
-    def end(self) -> None:
-        """The reader reads no more. May be called twice."""
+        When the batch was asked for, `ready` of the next ones had been read.
+        """
+        return nullcontext([])
 
-    def forget(self) -> None:
+    def closed(self) -> None:
         """The reader is closed. May be called twice."""
 
 

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 import dali_storage
-from dali_storage.observing import signals, stalls
+from dali_storage.observing import meter, signals
+from dali_storage.observing.meter import Meter, OpenReaders
 from tests.kit.process import SECONDS, wait_until
 from tests.observing.test_stalls import held, stream
 
@@ -25,13 +26,13 @@ def handler():
 
 @pytest.fixture
 def watchdog(monkeypatch):
-    monkeypatch.setattr(stalls, "WATCHDOG", watchdog := stalls.Watchdog())
+    monkeypatch.setattr(meter, "OPEN", watchdog := OpenReaders())
     return watchdog
 
 
 def test_a_signal_prints_the_report(watchdog, capfd):
     dali_storage.report_on(SIGNAL)
-    watchdog.watch("a \udcff", None)
+    watchdog.add(Meter("R", "a \udcff"))
     signal.raise_signal(SIGNAL)
     assert capfd.readouterr().err == dali_storage.report()
     assert "a \\udcff: no batches\n" in dali_storage.report()
@@ -45,8 +46,8 @@ def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchd
     source.start(device_id=None)
 
     def ask():
-        wait_until(lambda: "asking: waiting" in watchdog.report())
-        wait_until(lambda: "R:0: reading for" in watchdog.report())
+        wait_until(lambda: "asking: waiting" in dali_storage.report())
+        wait_until(lambda: "R:0: reading for" in dali_storage.report())
         with watchdog._lock, source._prefetcher._lanes._lock:
             os.kill(os.getpid(), SIGNAL)
             ready, _, _ = select.select([end], [], [], SECONDS)
@@ -71,12 +72,12 @@ def test_a_handler_that_was_there_is_called_after_the_report_and_each_once(watch
     dali_storage.report_on(SIGNAL)
     dali_storage.report_on(SIGNAL)
     signal.raise_signal(SIGNAL)
-    assert called == [(SIGNAL, watchdog.report())]
+    assert called == [(SIGNAL, dali_storage.report())]
 
 
 def test_a_report_that_fails_does_not_disturb_the_program(watchdog, monkeypatch, capfd):
     dali_storage.report_on(SIGNAL)
-    watchdog._watched = None
+    watchdog.readers = None
     signal.raise_signal(SIGNAL)
     assert capfd.readouterr().err == ""
     watchdog.reset()
@@ -98,8 +99,8 @@ def full_pipe(monkeypatch):
 
 def test_a_report_is_written_whole_to_a_pipe_that_takes_it_by_and_by(watchdog, full_pipe):
     end, left = full_pipe
-    watchdog.watch("x" * 200_000, None)
-    text, found = watchdog.report().encode(), []
+    watchdog.add(Meter("R", "x" * 200_000))
+    text, found = dali_storage.report().encode(), []
 
     def drain():
         while sum(map(len, found)) < left + len(text):

@@ -49,9 +49,8 @@ class Faulty(PythonFileReader):
 def damaged(tmp_path_factory):
     """The names of the files, and the bad ones' indices with what is wrong."""
     root, count = tmp_path_factory.mktemp("damaged"), by_tier(300, 10_000)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)).save(
-        root / "whole.jpg"
-    )
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+    Image.fromarray(pixels).save(root / "whole.jpg")
     whole = (root / "whole.jpg").read_bytes()
     chosen = np.random.default_rng(1).permutation(count)[: len(REASONS) * (count // 100)]
     bad = dict(zip(chosen.tolist(), [*REASONS] * count, strict=False))
@@ -75,23 +74,10 @@ def take(names, ranks, batches, resume=None, **options):
         return fn.decoders.image(data), label, index
 
     for rank in range(ranks):
-        pipeline = build(
-            read,
-            BATCH,
-            {},
-            name="R",
-            backend=Faulty,
-            return_index=True,
-            pad_last_batch=True,
-            shuffle_after_epoch=True,
-            on_error="replace",
-            check=True,
-            max_replaced=len(names),
-            shard_id=rank,
-            num_shards=ranks,
-            resume=resume,
-            **options,
-        )
+        shard = {"shard_id": rank, "num_shards": ranks, "pad_last_batch": True, "resume": resume}
+        bad = {"on_error": "replace", "check": True, "max_replaced": len(names)}
+        given_to = {"name": "R", "backend": Faulty, "return_index": True, **shard, **bad, **options}
+        pipeline = build(read, BATCH, {}, shuffle_after_epoch=True, **given_to)
         pipelines.append(pipeline)
         for _ in range(batches):
             _, labels, index = (np.asarray(it.as_tensor()).ravel() for it in pipeline.run())

@@ -90,9 +90,8 @@ def require_layout(whole, catalog):
     assert (header["version"], header["filters"]) == (1, FILTERS)
     assert header["root"].encode("utf-8", "surrogateescape") == catalog.root
     found = {}
-    for name, (dtype, start, length, crc) in (
-        (name, each.values()) for name, each in header["columns"].items()
-    ):
+    for name, each in header["columns"].items():
+        dtype, start, length, crc = each.values()
         assert start % 64 == 0
         column = np.frombuffer(data, dtype, length, start)
         assert zlib.crc32(column.tobytes()) == crc
@@ -120,9 +119,8 @@ def test_a_catalog_comes_back_as_it_was(directory, catalog):
     assert (opened.root, opened.filters) == (catalog.root, FILTERS)
     assert columns_of(found) == columns_of(catalog)
     others = replace(found, labels=catalog.labels + np.int32(1))
-    assert (
-        others.checksum() != catalog.checksum() == replace(others, labels=found.labels).checksum()
-    )
+    assert others.checksum() != catalog.checksum()
+    assert replace(others, labels=found.labels).checksum() == catalog.checksum()
     columns = [memoryview(found.names), *map(memoryview, (found.offsets, found.labels))]
     assert all(column.readonly for column in columns)
     everything = np.arange(len(catalog))
@@ -268,9 +266,8 @@ def test_a_file_that_is_no_index_is_named(tmp_path):
     (tmp_path / "text").write_text("no index")
     (tmp_path / "empty").touch()
     for name in ("text", "empty"):
-        with pytest.raises(
-            ValueError, match=f"{name}' is neither a directory nor an index of samples; make one"
-        ):
+        words = f"{name}' is neither a directory nor an index of samples; make one"
+        with pytest.raises(ValueError, match=words):
             finding.find(file_root=tmp_path / name)
     with pytest.raises(FileNotFoundError, match="nothing"):
         CatalogFile(tmp_path / "nothing")

@@ -30,8 +30,8 @@ class LoopThread:
         self._error: BaseException | None = None
         self._closed = False
 
-    def start(self) -> bool:
-        """Start the thread, if there was none; return False if it has ended.
+    def start(self) -> None:
+        """Start the thread, if there was none.
 
         Raises RuntimeError if this process was forked, or cannot start a thread.
         """
@@ -50,7 +50,6 @@ class LoopThread:
                     raise
                 self._loop, self._thread = loop, thread
                 atexit.register(self.close)  # or it might write to freed memory
-            return self._loop is not None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function in the thread, soon, unless the thread has ended."""
