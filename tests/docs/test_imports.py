@@ -363,6 +363,12 @@ def test_an_epoch_of_the_default_reader_loads_the_core_and_nothing_else():
     assert sum(lines.values()) <= 8700, f"{sum(lines.values())} lines\n{listed}"
 
 
+def test_a_receipt_loads_no_other_family():
+    done = run(EPOCH.replace("seed=7", "receipt='bytes', pad_last_batch=True"))
+    found = re.findall(r"dali_storage\.(receipts\.ledger|bad_samples|order\.sampling)", done.stdout)
+    assert {*found} == {"receipts.ledger"}, done.stderr
+
+
 def test_backends_is_a_relative_link():
     assert (ROOT / "dali_storage" / "backends").readlink() == Path("../backends")
 
