@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
@@ -37,11 +37,13 @@ class LoadedBatch:
         nbytes: the sum of the pieces' sizes.
         outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
             copies.
+        asked: int64[n], the samples of the order, where others may take their place; else None.
     """
 
     samples: IntArray
     nbytes: int
     outputs: Sequence[Contents]
+    asked: IntArray | None = None
 
 
 class Loading:
@@ -188,12 +190,13 @@ class HotPath:
         is_hot = self._hot(self._loading.catalog.pieces_of(chosen))
         return (samples, chosen) if is_hot else None
 
-    def read(self, chosen: IntArray) -> LoadedBatch | None:
-        """Read the samples; None if a bad one is to be replaced, which a lane does."""
+    def read(self, samples: IntArray, chosen: IntArray) -> LoadedBatch | None:
+        """Read what `samples()` returned; None if a bad one is to be replaced, as a lane does."""
         handled = sys.exception()
         try:
             # The number after the last lane's, so that it shares no lane's state.
-            return self._loading.read(chosen, self._loading.reader.lanes)[0]
+            batch = self._loading.read(chosen, self._loading.reader.lanes)[0]
+            return batch if chosen is samples else replace(batch, asked=samples)
         except Exception as error:
             clear_frames(error, handled)
             if not self._loading.substitute.handles(error):

@@ -18,7 +18,7 @@ from ..order import OrderOptions
 from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
 from .loading import Loading
-from .slots import Memory, Observer
+from .slots import Ledger, Memory, Observer
 
 if TYPE_CHECKING:
     from ..contract.remote import Remote
@@ -78,7 +78,7 @@ class Opening:
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
-        ledger: makes what adds up the samples that reach the user; None: nothing does.
+        ledger: makes what adds up the samples that reach the user.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
         memory: chooses the memory of batches, from the reader's name in messages, the open backend
@@ -101,7 +101,7 @@ class Opening:
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None
-    ledger: Callable[[], Any] | None = None
+    ledger: Callable[[], Ledger] = Ledger
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
     memory: Callable[[str, Reader, int | None], Callable[[Room], Memory]] = host_memory
 

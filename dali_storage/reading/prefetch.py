@@ -160,7 +160,7 @@ class Prefetcher:
 
     def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
         self.forget()  # they were passed
-        batch = self._hot.read(chosen)
+        batch = self._hot.read(samples, chosen)
         # A sample that takes the place of a bad one may not be hot.
         return self._read_alone(samples) if batch is None else batch
 

@@ -1,7 +1,8 @@
-"""The slots of a reader, with the least that works: no observer, no substitutes, host memory.
+"""The slots of a reader, with the least that works: they see, replace and count nothing.
 
-A plug is a subclass: `observing.meter.Meter`, `bad_samples.replacement.Replacement`, those in
-`dali.gpu_memory`. The slot for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
+A plug is a subclass: `observing.meter.Meter`, `bad_samples.replacement.Replacement`,
+`receipts.ledger.Receipts`, those in `dali.gpu_memory`. The slot for the order is
+`order.ordering.Ordering`. `readers.plugs` puts the plugs in.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.views import Contents
+from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
 
 
@@ -76,6 +80,37 @@ class Substitute:
     def handles(self, error: Exception) -> bool:
         """Return True if another sample may be delivered after this error."""
         return False
+
+
+class Ledger:
+    """Adds up the samples that reach the user; this one counts nothing. `receipts` has another.
+
+    A ledger must not refer to the stream. The last `pending` batches have not reached the user.
+
+    Attributes:
+        notes: functions of the stream, the batch at its position and `pending`; each returns a
+            function in C that notes the batch.
+    """
+
+    notes: Sequence[Callable[[Any, Any, int], Callable[[], object]]] = ()
+
+    def counted(self, fmt: Format, catalog: Catalog, ordering: Ordering) -> Format:
+        """Return a format with what is counted as one more output, or `fmt` itself."""
+        return fmt
+
+    def drop(self, pending: int) -> None:
+        """Forget the last batches, which never reach the user."""
+
+    def begin(self, stream: Any, saved: Any) -> None:
+        """Begin at the position of the stream, with the receipts of a state; None: it has none."""
+
+    def saved(self, stream: Any, pending: int) -> dict[str, Any]:
+        """Return what a state or a checkpoint has of the ledger."""
+        return {}
+
+    def receipt(self, stream: Any, pending: int, epoch: int | None, source: Any) -> dict[str, Any]:
+        """Return the receipt of an epoch, see `readers.receipt()`; ValueError: there is none."""
+        raise ValueError(f"{stream} has no receipts: create it with receipt='samples' or 'bytes'")
 
 
 class Memory:

@@ -53,7 +53,7 @@ class BatchStream:
             `configure()`.
         substitute: the handling of bad samples; known after `start()`.
         observer: sees what the reader does.
-        ledger: see `receipts.ledger`; None: no receipts.
+        ledger: adds up the samples that reach the user.
         ended: the reason for `batch()` to refuse, after `close()` or `end()`; None before.
         memory: the memory of the batches; made by `start()`.
         recent: the outputs of the last batches given to DALI; empty after `close()`.
@@ -75,7 +75,7 @@ class BatchStream:
         self.saved: object = None
         self.substitute = Substitute()
         self.observer: Observer = opening.observe(name, repr(self))
-        self.ledger = opening.ledger and opening.ledger()
+        self.ledger = opening.ledger()
         self.ended: str | None = None
         self.memory: Memory
         # DALI drops its references in a thread of its own, which waits for the interpreter lock if
@@ -164,7 +164,8 @@ class BatchStream:
             views = {}
         on_error = self.opening.on_error
         kind = Loading if on_error is None else on_error.loading(catalog, ordering)
-        loading = kind(catalog, reader, self.fmt, self.memory.buffers, views)
+        fmt = self.ledger.counted(self.fmt, catalog, ordering)
+        loading = kind(catalog, reader, fmt, self.memory.buffers, views)
         self.substitute = loading.substitute
         self._prefetcher = Prefetcher(
             loading,

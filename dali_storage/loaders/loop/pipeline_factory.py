@@ -9,9 +9,9 @@ from nvidia.dali import Pipeline
 
 from ...observing.meter import Meter
 from ...observing.statistics import StageTimes
+from ...order.epochs import LastBatch
 from ...ranks import Shard
 from ...runtime.histogram import Histogram
-from .epochs import LastBatch
 from .pipeline_run import PipelineRun
 from .state import Identity, State
 from .tensors import Convert

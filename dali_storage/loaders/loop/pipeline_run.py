@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...dali import has_other_sources
+from ...dali.group import has_other_sources
 from ...observing.meter import Meter, meter_of
+from ...order.epochs import Epochs, LastBatch
 from ...ranks import Shard
 from ...saving import positions, weights
 from . import culprits
-from .epochs import Epochs, LastBatch
 from .state import Identity
 from .suitable import readers_of
 from .tensors import Convert, convert
@@ -165,13 +165,12 @@ class PipelineRun:
 
     def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
         """See `Loader.receipt()`."""
-        return positions.receipt(self._source, len(self._ahead), epoch, source)
+        return self._source.ledger.receipt(self._source, len(self._ahead), epoch, source)
 
     def _forget_ahead(self) -> None:
         """Forget the batches that DALI works on, which reach nobody."""
         for each in self._sources.values():
-            if each.ledger is not None:
-                each.ledger.drop(len(self._ahead))
+            each.ledger.drop(len(self._ahead))
         self._ahead.clear()
 
     @property
