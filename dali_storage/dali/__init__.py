@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..contract._types import PathLike
+from ..contract.faces import explained
 from ..contract.options import dali_flag
 from ..contract.reader import Reader
 from ..observing.observer import Observed, stall_seconds
@@ -52,6 +53,7 @@ _OWN_ORDER = "weights", "order", "epoch_size"
 _BAD_SAMPLES = "on_error", "check", "max_replaced", "bad_samples"
 
 
+@explained()
 def plugs(arguments: Common, device: str) -> dict[str, Any]:
     """Return the contents of the slots of an `Opening` for the arguments of a reader.
 
@@ -110,6 +112,7 @@ def samples_of(arguments: Mapping[str, Any]) -> tuple[Find, list[bytes]]:
     return partial(finding.find, **arguments), finding.locations(*lists)
 
 
+@explained()
 def leaving_out(exclude: PathLike, find: Find) -> Find:
     """Return what finds the samples that are not in a list of bad ones."""
     from ..bad_samples.exclusion import without

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
+from ..contract.faces import explained
 from ..contract.objects import full_path
 from ..observing.observer import observed
 from ..observing.statistics import ReaderStatistics
-from ..saving import positions
-from ..saving import weights as mixing
 from . import source
 from .compat import Pipeline
 from .iterators import not_delivered
@@ -60,6 +59,7 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
     return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
+@explained()
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """The position of the reader `name` in its epoch, for `resume` on any number of ranks.
 
@@ -74,6 +74,8 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             reader does not pad its last batches; or it shuffles on several ranks by the seed of
             the pipeline, which may differ between them.
     """
+    from ..saving import positions
+
     reader = source(pipeline, name)
     saved = positions.state(reader, not_delivered(pipeline))
     if saved["seed"] is None:
@@ -84,6 +86,7 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     return saved
 
 
+@explained()
 def receipt(
     pipeline: Pipeline, name: str, epoch: int | None = None, source: Any = None
 ) -> dict[str, Any]:
@@ -105,10 +108,13 @@ def receipt(
         ValueError: the pipeline has no such reader; it has no receipts; or the epoch or the source
             is unknown.
     """
+    from ..saving import positions
+
     stream = _stream(pipeline, name)
     return positions.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
+@explained()
 def set_weights(
     pipeline: Pipeline, name: str, weights: Mapping[Any, Any], at: int | None = None
 ) -> int:
@@ -131,9 +137,12 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
+    from ..saving import weights as mixing
+
     return mixing.set_weights(source(pipeline, name), weights, at)
 
 
+@explained()
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     """Return the numbers of samples and of whole passes that each source has given.
 
@@ -143,6 +152,8 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
+    from ..saving import weights as mixing
+
     return mixing.progress(source(pipeline, name), not_delivered(pipeline))
 
 
