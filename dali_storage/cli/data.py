@@ -24,9 +24,9 @@ from ..contract import registry
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, join_path, open_regular
 from ..contract.errors import BackendUnavailable, named
+from ..contract.faces import explained
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
-from ..formats.npy import header
 from ..formats.tar import archive
 from ..observing.kernel import mount_of
 from ..runtime import machine
@@ -153,6 +153,8 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
     try:
         found = from_tree(tree := _Sampled(path))
     except ValueError:
+        with explained():
+            from ..formats.npy import header
         for pattern, reader in _ARRAYS.items():
             with suppress(ValueError):
                 return reader + call[5:], "", header.find(path, None, None, pattern, None)

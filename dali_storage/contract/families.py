@@ -73,7 +73,7 @@ def family_of(module: str) -> Family:
 
 
 def explain(error: ModuleNotFoundError) -> None:
-    """Raise `BackendUnavailable` if a family is missing, or a package of the one that imports it."""
+    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it."""
     name = error.name or ""
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
     for module in name, *reversed(importers):
@@ -110,3 +110,5 @@ def _row(line: str) -> Family:
 _TABLE = Path(__file__).with_name("families.md").read_text()
 FAMILIES = {it.name: it for it in map(_row, _TABLE.splitlines()[2:])}
 """All rows, by their names."""
+COMMANDS = {name: it.commands[name] for it in FAMILIES.values() for name in it.commands}
+"""What each command of `python -m dali_storage` does."""

@@ -21,22 +21,13 @@ from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
 from ..dali.source_info import Names
 from ..order.resuming.state import read_checkpoint
-from ..readers.arguments import (
-    IgnoredArguments,
-    ReadingArguments,
-    spec_of,
-    takes_arguments,
-)
+from ..readers.arguments import spec_of, takes_arguments
 from ..saving import positions
 from .reading_operator import LockedStream, ReadingOperator
 
 _POSITIONAL = "max_batch_size", "name", "device"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class CommonArguments(ReadingArguments, IgnoredArguments, total=False):
-    """The common arguments of all readers of dynamic mode."""
 
 
 class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types

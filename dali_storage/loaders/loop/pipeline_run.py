@@ -10,12 +10,13 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
+from ...contract.faces import explained
 from ...dali import failure, has_other_sources, source
 from ...observing.observer import observed
 from ...observing.tally import Tally
 from ...ranks import Shard
 from ...reading.source import BatchStream
-from ...saving import positions, weights
+from ...saving import positions
 from .epochs import Epochs, LastBatch
 from .state import Identity
 from .tensors import Convert, convert
@@ -148,6 +149,8 @@ class PipelineRun:
 
     def set_weights(self, wanted: Mapping[Any, Any], at: int | None) -> int:
         """See `Loader.set_weights()`; sets the weights of all readers."""
+        with explained():
+            from ...saving import weights
         if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
             behind = self.epochs.after(first, self.pipeline.prefetch_queue_depth)
