@@ -14,7 +14,6 @@ from PIL import Image
 
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError, SampleReplaced
-from dali_storage.loaders import Loader
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import (
     POLICIES,
@@ -287,7 +286,7 @@ def test_a_state_resumes_on_other_ranks(root):
     )
 
 
-def test_a_loader_gives_images_with_their_masks(tmp_path):
+def test_a_loader_gives_images_with_their_masks(tmp_path, loader):
     pytest.importorskip("torch", reason="no torch: pip install torch")
     for number in range(6):
         for name in ("images", "masks"):
@@ -305,14 +304,12 @@ def test_a_loader_gives_images_with_their_masks(tmp_path):
 
         return pipeline_of(outputs, 4, enable_checkpointing=True, checkpoint=checkpoint)
 
-    with Loader(make) as loader:
-        for _ in range(2):
-            rows = [
-                (int(a), int(b))
-                for images, masks in loader
-                for a, b in zip(images, masks, strict=True)
-            ]
-            assert sorted(rows) == [(number, number + 10) for number in range(6)]
+    made = loader(make, to="torch")
+    for _ in range(2):
+        rows = [
+            (int(a), int(b)) for images, masks in made for a, b in zip(images, masks, strict=True)
+        ]
+        assert sorted(rows) == [(number, number + 10) for number in range(6)]
 
 
 def test_a_sample_is_replaced_whole_and_its_bad_file_is_named(root):

@@ -21,7 +21,6 @@ from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import ranges
 from dali_storage.contract.ranges import Ranges
 from dali_storage.formats import plain
-from dali_storage.loaders import Loader
 from tests.kit.containers import write_tar
 from tests.kit.dali import take
 from tests.kit.parity import POLICIES, build, compare, epochs, numbered, seeds, some_order
@@ -148,7 +147,7 @@ def test_iterators_give_what_they_give_of_readers_file(tmp_path, policy):
 # --- Loaders -------------------------------------------------------------------------------------
 
 
-def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
+def test_a_decode_error_names_all_components_of_a_sample(tmp_path, loader):
     tars = [
         write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
         for tar in range(2)
@@ -163,8 +162,8 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     image = io.BytesIO()
     Image.new("RGB", (8, 8)).save(image, "JPEG")
     write_tar(tars[0], [("0.jpg", image.getvalue()), ("0.cls", b"none")])
-    with Loader(make, to="numpy") as one, pytest.raises(RuntimeError) as caught:
-        list(one)
+    with pytest.raises(RuntimeError) as caught:
+        list(loader(make))
     (note,) = caught.value.__notes__
     assert note.endswith("1.tar (sample 1: 4 bytes at 512), 1.tar (sample 1: 4 bytes at 1,536)")
     assert "sample 0" not in note
