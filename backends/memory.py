@@ -11,7 +11,7 @@ from ..contract.catalog import Catalog, state_of
 from ..contract.errors import ContainerChangedError
 from ..contract.options import Option, check_options
 from ..contract.reader import Batch, Reader
-from ..contract.views import Views
+from ..contract.views import FindViews, Views
 
 _Contents: TypeAlias = Annotated[Sequence[HostBuffer] | None, Option("arrays of uint8")]
 
@@ -42,7 +42,6 @@ class MemoryReader(Reader):
         else:
             whole, self._sizes = None, np.array([each.size for each in contents], np.int64)
         self._whole: HostBuffer | None = whole  # all files, one after another
-        self.has_views = whole is not None
         self._at = np.cumsum(self._sizes) - self._sizes
         self._contents = contents or ([] if whole is None else np.split(whole, self._at[1:]))
         self._ranges = ranges = catalog.ranges
@@ -60,13 +59,17 @@ class MemoryReader(Reader):
         for file, start, size, offset in zip(*(it.tolist() for it in columns), strict=True):
             batch.buffer[offset : offset + size] = self._contents[file][start : start + size]
 
-    def views(self, samples: IntArray, lane: int) -> Views | None:
-        if self._whole is None:
+    @property
+    def views(self) -> FindViews | None:
+        return None if self._whole is None else self._find
+
+    def _find(self, samples: IntArray, lane: int) -> Views | None:
+        if (whole := self._whole) is None:
             return None
         if (ranges := self._ranges) is None:
-            return Views(self._whole, self._at[samples], self._sizes[samples])
+            return Views(whole, self._at[samples], self._sizes[samples])
         offsets = self._at[ranges.files_of(samples)] + ranges.starts[samples]
-        return Views(self._whole, offsets, ranges.sizes[samples].astype(np.int64))
+        return Views(whole, offsets, ranges.sizes[samples].astype(np.int64))
 
     def hot(self, samples: IntArray) -> bool:
         return self._whole is not None

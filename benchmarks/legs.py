@@ -13,6 +13,7 @@ from nvidia.dali import fn
 from dali_storage import BackendUnavailable, Reader, readers
 from dali_storage.backends.linux import mapping, pci
 from dali_storage.contract import registry
+from dali_storage.contract.devices import problem_of
 
 from .environment import available_memory_bytes
 from .pipelines import ARGUMENTS, Build, Nodes, read_naively, read_with_io_file, reading
@@ -67,7 +68,7 @@ class Backend:
     def unavailable(self) -> str | None:
         """Why the backend does not work on this machine, or None."""
         try:
-            problem = registry.load(self.name).unavailable()
+            problem = problem_of(registry.load(self.name))
         except (BackendUnavailable, ValueError) as error:  # a package or the backend is missing
             return str(error)
         return None if problem is None else str(problem)

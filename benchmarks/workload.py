@@ -9,6 +9,7 @@ import numpy as np
 
 from dali_storage import BackendUnavailable, Catalog, IntArray
 from dali_storage.contract import registry
+from dali_storage.contract.remote import remote_of
 from dali_storage.order import Order, OrderOptions
 from dali_storage.samples.discovery import from_directory
 from dali_storage.samples.listed import from_store
@@ -159,7 +160,7 @@ def compare_objects(workload: Workload) -> None:
     """
     url, catalog = str(workload.settings.url), workload.catalog
     try:
-        found = from_store(registry.load("object-store").remote(), url)
+        found = from_store(remote_of(registry.load("object-store")), url)
     except (OSError, ValueError, BackendUnavailable) as error:
         raise BadInputError(f"--url {url}: {summarize_error(error)}") from error
     if found.checksum() != catalog.checksum():

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
         SampleSizeChanged,
     )
     from .contract.format import Format, Output
-    from .contract.objects import SCHEMES, Listing, Remote
+    from .contract.objects import SCHEMES
     from .contract.ranges import Ranges, Spans
     from .contract.reader import Batch, Reader
+    from .contract.remote import Listing, Remote
     from .dali.queries import statistics
     from .observing.signals import report, report_on
-    from .observing.statistics import ReaderStatistics, StageTimes
-    from .observing.tally import metrics
+    from .observing.statistics import ReaderStatistics, StageTimes, metrics
     from .ops.swapping import patch
     from .ranks import shard
 
@@ -84,12 +84,12 @@ hold_names(
                 "SampleSizeChanged",
             ),
             ".contract.format": ("Format", "Output"),
-            ".contract.objects": ("SCHEMES", "Listing", "Remote"),
+            ".contract.objects": ("SCHEMES",),
             ".contract.ranges": ("Ranges", "Spans"),
             ".contract.reader": ("Batch", "Reader"),
+            ".contract.remote": ("Listing", "Remote"),
             ".observing.signals": ("report", "report_on"),
-            ".observing.statistics": ("ReaderStatistics", "StageTimes"),
-            ".observing.tally": ("metrics",),
+            ".observing.statistics": ("ReaderStatistics", "StageTimes", "metrics"),
             ".dali.queries": ("statistics",),
             ".ops.swapping": ("patch",),
             ".ranks": ("shard",),

@@ -17,7 +17,7 @@ from ..linux import mapping
 from ..linux.sysfs import sysfs_text
 from .containers import changed_error
 from .opening import is_local
-from .spans import SpanReads
+from .spans import ContainerBatches
 
 _MOST = Path("/proc/sys/vm/max_map_count")
 _PAGE = resource.getpagesize()
@@ -29,7 +29,7 @@ class MappedFiles:
     Populated samples are remembered, one byte each, until the kernel reclaims pages.
     """
 
-    def __init__(self, catalog: Catalog, spans: SpanReads) -> None:
+    def __init__(self, catalog: Catalog, spans: ContainerBatches) -> None:
         """Map nothing yet; `spans` keeps the containers open and reads unmapped samples.
 
         Raises:
@@ -67,7 +67,7 @@ class MappedFiles:
         self._faults: int | None = None  # when last asked, if all was hot then
 
     def hot(self, samples: IntArray) -> bool:
-        """As `Reader.hot()`."""
+        """See `SupportsHotViews`."""
         before, self._faults = self._faults, None
         if not self._populated[samples].all():
             return False
@@ -82,7 +82,7 @@ class MappedFiles:
         return True
 
     def views(self, samples: IntArray, lane: int) -> Views | None:
-        """As `Reader.views()`; None also for a missing sample, for which `read()` then raises."""
+        """See `SupportsViews`; None also for a missing sample, for which `read()` then raises."""
         files, starts = self._ranges.files_of(samples), self._ranges.starts[samples]
         sizes = self._ranges.sizes[samples].astype(np.int64)
         used = [*dict.fromkeys(files[sizes > 0].tolist())]

@@ -13,7 +13,7 @@ from obstore.exceptions import InvalidPathError
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
-from ...contract.objects import Listing, Part, Versions
+from ...contract.remote import Listing, Part, Versions
 from .errors import ShortBodyError, mapped
 from .listing import AT_ONCE, Choose, KeyRun, OddKeys, list_objects
 from .pool import RequestPool

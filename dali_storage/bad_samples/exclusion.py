@@ -10,7 +10,8 @@ import numpy as np
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Listing, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Listing
 from ..samples.listing import select
 from ..samples.locations import local_path
 from ..samples.patterns import path_bytes

@@ -6,13 +6,11 @@ With DATA, `data` reports how it would be read. With `--json` it prints one obje
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
      "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
-     "families": [{"name": "coco", "works": true, ...}, ...],
      "processors": {"affinity": 12, "quota": 4, "used": 4},
      "memory": {"page_cache": 102000000000, "data_set": 61200000000, "buffer_bytes": 1073741824}}
 
 `dali` has DALI itself and the features with a minimum version of DALI; an unsupported DALI is the
-only entry. `families` are the parts of this package (docs/design.md): what works without what is
-missing is not in it. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
+only entry. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
 is none. `memory` is in bytes, null if unknown: the memory that the page cache may use, the largest
 data set that python-file reads through it by default, and what a reader may read ahead and keep.
 The exit status is 0 if at least one backend works, else 1.
@@ -31,15 +29,24 @@ from typing import Any, TypeAlias
 from bmap_tools import console
 
 from ..contract import registry
-from ..contract.devices import DeviceStatus
+from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable
-from ..contract.families import COMMANDS, FAMILIES
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..runtime.version import VERSION
 from . import data, index_samples
 
 Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
+
+
+_COMMANDS = {
+    "check": "list the bad samples of a directory, a URL or an index",
+    "index": "index containers, a directory, a URL, or annotations of COCO",
+    "prove": "compare our reader with DALI's on your data",
+    "receipt": "make the receipt of a data set, or compare that of an epoch",
+    "replay": "show which samples a step of a run had",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "       %(prog)s COMMAND ... (COMMAND --help)",
         description="Show which storage backends and devices work on this machine,\n"
         "or how DATA would be read here, and why. Nothing is written.",
-        epilog="commands:\n" + "".join(f"  {it:<9} {COMMANDS[it]}\n" for it in sorted(COMMANDS)),
+        epilog="commands:\n" + "".join(f"  {it:<9} {_COMMANDS[it]}\n" for it in _COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = "a directory, URL or index, or containers"
@@ -59,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
     word = "".join(words[:1])
-    near = get_close_matches(word, COMMANDS, 1)
+    near = get_close_matches(word, _COMMANDS, 1)
     if near and "/" not in word and not os.path.lexists(word):
         parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
     given = parser.parse_args(words)
@@ -71,14 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
-    parts = {"backends": backends, "devices": devices, "dali": dali, "families": families()}
+    parts = {"backends": backends, "devices": devices, "dali": dali}
     if given.json:
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
-        parts["families"] = [it for it in parts["families"] if not it["works"]]
-        for heading in filter(parts.get, parts):
-            _print(heading, parts[heading])
+        for heading, verdicts in parts.items():
+            _print(heading, verdicts)
         known = (memory := _memory())["page_cache"] is not None
         console.print_row("memory", _MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
         counts = {name: count or "none" for name, count in _processors().items()}
@@ -93,8 +99,9 @@ def examine() -> tuple[list[Verdict], list[Verdict]]:
     devices: dict[tuple[str, str, str], Verdict] = {}
     for name in registry.names():
         try:
-            reader: Any = registry.load(name)  # a plug-in may return anything
-            problem, statuses = reader.unavailable(), [*reader.devices()]
+            reader = registry.load(name)
+            problem: Any = problem_of(reader)  # a plug-in may return anything
+            statuses: list[Any] = devices_of(reader)
             if not isinstance(problem, (BackendUnavailable, NoneType)):
                 what = "unavailable() must return BackendUnavailable or None"
                 raise TypeError(f"{what}, not {problem!r}")
@@ -132,12 +139,6 @@ def examine_dali() -> list[Verdict]:
     return [*verdicts, names | _outcome(source_info.problem())]
 
 
-def families() -> list[Verdict]:
-    """Look for the modules and packages of each family."""
-    found = ((it.name, next(it.missing(), None)) for it in FAMILIES.values())
-    return [{"name": name} | _outcome(problem) for name, problem in found]
-
-
 _MEMORY = (
     "{page_cache:,} bytes for the page cache; python-file reads data sets larger than "
     "{data_set:,} bytes partly around it; buffer_bytes of a reader is {buffer_bytes:,}"
@@ -160,8 +161,8 @@ def _memory() -> dict[str, int | None]:
     memory = machine.cache_memory()
     return {
         "page_cache": memory,
-        "data_set": None if memory is None else int(machine.KEPT * memory),
-        "buffer_bytes": machine.buffer_bytes(memory).value,
+        "data_set": None if memory is None else machine.cacheable(memory),
+        "buffer_bytes": buffer_bytes(memory).value,
     }
 
 

@@ -1,6 +1,7 @@
 """The contract of a backend and of a format, and the values that they exchange.
 
 Read `reader` first, then `catalog`, `ranges` and `views` (values), `format`, `objects`, `options`,
-`registry`, `errors`, and `stages` (what a thread tells its observer). Imports nothing of ours;
-nothing is imported here.
+`registry`, `errors`, and `stages` (what a thread tells its observer). `remote` and `devices` are
+capabilities of some backends, imported only for these. Imports nothing of ours; nothing is imported
+here.
 """

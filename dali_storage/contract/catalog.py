@@ -11,16 +11,19 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ._types import IntArray
 from .errors import named, os_error
-from .objects import Versions, scheme
+from .objects import scheme
 from .ranges import Ranges
 from .stages import yield_turn
+
+if TYPE_CHECKING:
+    from .remote import Versions
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from .errors import BackendUnavailable
 
@@ -21,13 +22,18 @@ class DeviceStatus:
     problem: BackendUnavailable | None = None
 
 
-class SupportsStatus:
-    """The capability of a reader to report on the machine; by default it has nothing to report."""
+@runtime_checkable
+class SupportsStatus(Protocol):
+    """A backend that may not work on every machine."""
 
     @classmethod
     def unavailable(cls) -> BackendUnavailable | None:
         """Return the reason this machine cannot run the backend, with a remedy; None if it can."""
-        return None
+
+
+@runtime_checkable
+class SupportsDevices(Protocol):
+    """A backend that uses devices."""
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:
@@ -36,4 +42,13 @@ class SupportsStatus:
         An option that needs additional hardware may be listed, too. Devices are opened read-only
         for a moment, if at all.
         """
-        return ()
+
+
+def problem_of(backend: object) -> BackendUnavailable | None:
+    """Return the reason this machine cannot run a backend; None if it can, or does not know."""
+    return backend.unavailable() if isinstance(backend, SupportsStatus) else None
+
+
+def devices_of(backend: object) -> list[DeviceStatus]:
+    """List the machine's devices for a backend."""
+    return [*backend.devices()] if isinstance(backend, SupportsDevices) else []

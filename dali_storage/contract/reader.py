@@ -31,18 +31,19 @@ For implementers:
   or permission is a `BackendUnavailable`.
 * **Ranges.** A reader that sets `reads_ranges` also reads catalogs whose samples are ranges of
   files. Their sizes are known, so `sizes()` is not called. Each span in `Batch.spans` is one
-  contiguous read and fills all ranges in the span. A batch may ask for parts of ranges only;
-  `starts` and `sizes` then describe the parts. A container shorter than its ranges, or written or
-  replaced since the reader first opened the file, is a `ContainerChangedError`, raised before any
-  byte of the container is delivered.
-* **Objects.** A reader that sets `schemes` reads objects, named by URLs with these schemes such as
-  `s3://bucket/key`; other URLs never reach the reader. `remote()` lists the objects. If the catalog
-  has `sizes` and `versions`, an object whose size or version differs is an `ObjectReplacedError`.
-  Otherwise each object is compared with its first state seen by the reader.
+  contiguous read and fills all ranges in the span. A batch may ask for parts of ranges only, unless
+  `reads_parts` is False; `starts` and `sizes` then describe the parts. A container shorter than its
+  ranges, or written or replaced since the reader first opened the file, is a
+  `ContainerChangedError`, raised before any byte of the container is delivered.
+* **Objects.** A class with `schemes`, a tuple of some of `objects.SCHEMES`, reads objects, named by
+  URLs with these schemes such as `s3://bucket/key`; other URLs never reach the reader. If the
+  catalog has `sizes` and `versions`, an object whose size or version differs is an
+  `ObjectReplacedError`. Otherwise each object is compared with its first state seen by the reader.
 
-A reader inherits three capabilities, absent until it overrides their attributes and methods: views
-(`SupportsViews`), objects (`SupportsRemote`), and reports on the machine (`SupportsStatus`). The
-framework asks for them when it opens a reader.
+Some readers can do more. The framework asks for these methods when it opens a reader, and `Reader`
+has none of them: `views()` and `hot()` (`SupportsViews`, `SupportsHotViews`); and of the class,
+`remote()` to list objects (`SupportsRemote`), and `unavailable()` and `devices()` to report on the
+machine (`SupportsStatus`, `SupportsDevices`).
 
 For callers: samples are indices into the catalog, and a batch may contain the same sample more than
 once.
@@ -59,19 +60,19 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
 from . import stages
 from ._types import Buffer, IntArray, address_of
 from .catalog import Catalog, Tree
-from .devices import SupportsStatus
 from .errors import LIMITS
-from .objects import Remote, SupportsRemote
 from .options import Choice
 from .ranges import GAP, Spans
-from .views import SupportsViews
+
+if TYPE_CHECKING:
+    from .remote import Remote
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +104,12 @@ class Batch:
         return address_of(self.buffer) + self.offsets
 
 
+def copying_lanes(processors: int) -> Choice[int]:
+    """Return the default of `Reader.copying_lanes`."""
+    # Measured on 2 and 16: more compete for the interpreter lock, whatever DALI's threads do.
+    return Choice(1 if processors < 4 else 2 if processors < 8 else 3, f"{processors} processors")
+
+
 class Durations(Protocol):
     """Durations by their names, such as `dali_storage.runtime.histogram.Times`."""
 
@@ -113,7 +120,7 @@ class Durations(Protocol):
         """Forget all durations."""
 
 
-class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
+class Reader(ABC):
     """Base class of storage backends: fills memory with the bytes of samples.
 
     Attributes:
@@ -125,6 +132,8 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
             bytes in between should cost less than another read.
         reads_ranges: True if the reader reads catalogs with `ranges`. Otherwise such catalogs are
             refused before the reader is opened.
+        reads_parts: True (default) if a batch may ask for parts of ranges. False: only for whole
+            ones, as for a reader that caches them.
         lanes: the greatest number of concurrent `read()` calls. Lanes are numbered from 0 to lanes
             - 1.
         cooperative: False (default): all lanes run concurrently; right for readers limited by I/O.
@@ -133,7 +142,7 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
         device: the kind of memory from `allocate()`: "cpu" (default) or "gpu".
         gpu: the number of the GPU in use; None (default): no GPU.
         pinned: True if `allocate()` returns page-locked host memory (default: False).
-        copying_lanes: the number of turns. None (default): by the number of processors, 1 to 3.
+        copying_lanes: the number of turns. None (default): that of the function `copying_lanes()`.
         choices: the options that were not given and were chosen by a rule, by name.
         times: the reader's own durations for the statistics, such as request times; None (default):
             none.
@@ -143,6 +152,7 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
     unit: int = 1
     gap: int = GAP
     reads_ranges: ClassVar[bool] = False
+    reads_parts: bool = True
     lanes: int = 1
     cooperative: bool = False
     copying_lanes: int | None = None
@@ -206,7 +216,10 @@ class Reader(SupportsViews, SupportsRemote, SupportsStatus, ABC):
             memory.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(memory, np.uint8)
 
-    def cancel(self) -> None:
+    def without_views(self, why: str) -> None:  # noqa: B027  (few readers need it)
+        """Learn before the first batch that `views()` is not used; may warn the user."""
+
+    def cancel(self) -> None:  # noqa: B027  (few readers need it)
         """Make the running calls end soon, with any result or error. May do nothing.
 
         Called from another thread before `close()`; no read follows.

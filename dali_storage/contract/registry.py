@@ -42,7 +42,7 @@ def choose(backend: str | type[Reader] | None, names: Iterable[bytes]) -> str | 
     url = next(filter(scheme, names), b"")
     if backend is None:
         return "object-store" if url else "python-file"
-    if url and scheme(url) not in load(backend).schemes:
+    if url and scheme(url) not in getattr(load(backend), "schemes", ()):
         what = f"{shown(backend)} cannot read {os.fsdecode(url)!r}"
         raise ValueError(f"{what}; leave out backend, or use object-store")
     return backend

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,33 +72,38 @@ class Views(NamedTuple):
         return every[self.offsets].view(np.uint8).reshape(self.offsets.size, size)
 
 
-class SupportsViews:
-    """The capability of a reader to have samples in host memory, held or mapped; absent by default.
+FindViews: TypeAlias = Callable[[IntArray, int], Views | None]
+"""Returns views of samples, given a lane, or None: the samples must be read. See `Reader`."""
 
-    Attributes:
-        has_views: True if `views()` may return views (default: False).
-    """
 
-    has_views: bool = False
+@runtime_checkable
+class SupportsViews(Protocol):
+    """A reader with samples in immutable host memory, held or mapped."""
 
-    def views(self, samples: IntArray, lane: int) -> Views | None:
-        """Return views of `samples` in immutable host memory, or None: the samples must be read.
+    @property
+    def views(self) -> FindViews | None:
+        """Finds samples in memory; None if there are none with these options.
 
         Replaces `sizes()` and `read()`, and raises the same errors. The memory must stay unchanged
         while a slice of it is referenced, also after `close()`.
         """
-        return None
+
+
+@runtime_checkable
+class SupportsHotViews(SupportsViews, Protocol):
+    """A reader whose views may need no lane."""
 
     def hot(self, samples: IntArray) -> bool:
-        """Return True if `views()` of these samples is not None and does not block.
+        """Return True if the views of these samples are not None and finding them does not block.
 
-        If so, both methods are called in the thread that asks for batches, usually the main thread,
-        and a Ctrl-C may interrupt them; `lane` is then the number of lanes.
+        If so, this and `views()` are called in the thread that asks for batches, usually the main
+        thread, and a Ctrl-C may interrupt them; `lane` is then the number of lanes.
         """
-        return False
 
-    def without_views(self, why: str) -> None:
-        """Learn before the first batch that `views()` is not used; a reader may warn the user."""
+
+def views_of(reader: object) -> FindViews | None:
+    """Return what finds samples in the memory of a reader; None if there are none."""
+    return reader.views if isinstance(reader, SupportsViews) else None
 
 
 def copied(contents: Contents) -> Contents:

@@ -19,7 +19,7 @@ from ..contract._types import HostBuffer
 from ..contract.errors import BackendUnavailable, NotPageLocked
 from ..contract.reader import Reader
 from ..contract.views import Contents
-from ..reading.buffers import BufferPool, Lease
+from ..reading.buffers import BufferPool, Lease, Room
 from ..reading.opening import host_memory
 from ..reading.slots import Memory
 from ..runtime import cuda
@@ -27,7 +27,9 @@ from .compat import SEPARATE
 from .hold import Hold
 
 
-def choose(name: str, reader: Reader, gpu: int | None, pinned: bool | None) -> Callable[[], Memory]:
+def choose(
+    name: str, reader: Reader, gpu: int | None, pinned: bool | None
+) -> Callable[[Room], Memory]:
     """Return what makes the memory of a reader's batches.
 
     `name` is the reader's name in messages; `gpu` that of the pipeline, if it has one; `pinned` the
@@ -52,13 +54,13 @@ def choose(name: str, reader: Reader, gpu: int | None, pinned: bool | None) -> C
     if gpu is not None and reader.device == "gpu":
         return partial(OnGpu, reader, gpu)
     if gpu is not None and reader.pinned:
-        return lambda: PageLocked(BufferPool(reader.allocate))
+        return lambda room: PageLocked(BufferPool(reader.allocate, room))
     if gpu is None or pinned is False:
         return host_memory(name, reader, gpu)
     return partial(_page_locked, name, reader, gpu, must=bool(pinned))
 
 
-def _page_locked(name: str, reader: Reader, gpu: int, *, must: bool) -> Memory:
+def _page_locked(name: str, reader: Reader, gpu: int, room: Room, *, must: bool) -> Memory:
     """Make page-locked memory, or host memory with a warning if it `must` not be page-locked."""
 
     def allocate(nbytes: int) -> HostBuffer:
@@ -73,8 +75,8 @@ def _page_locked(name: str, reader: Reader, gpu: int, *, must: bool) -> Memory:
         what = f"{name}: its buffers are not page-locked, so DALI copies every sample"
         remedy = "pinned=False silences this warning"
         warnings.warn(f"{what} that goes to the GPU: {error}; {remedy}", NotPageLocked, 2)
-        return Memory(BufferPool(reader.allocate))
-    return PageLocked(BufferPool(allocate))
+        return Memory(BufferPool(reader.allocate, room))
+    return PageLocked(BufferPool(allocate, room))
 
 
 class PageLocked(Memory):
@@ -122,10 +124,10 @@ class OnGpu(Memory):
 
     kind = "gpu"
 
-    def __init__(self, reader: Reader, gpu: int) -> None:
+    def __init__(self, reader: Reader, gpu: int, room: Room) -> None:
         """Make the stream; raises as `cuda.require()`."""
         self.stream = cuda.CudaStream(gpu)
-        super().__init__(BufferPool(reader.allocate, self.stream.fence))
+        super().__init__(BufferPool(reader.allocate, room, self.stream.fence))
 
     def why_not_views(self, reader: Reader, views: Collection[int]) -> str:
         """See Memory."""

@@ -1,16 +1,37 @@
 """Questions to the readers of a pipeline, and changes: names of `dali_storage` and `readers`."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
-from ..contract.faces import explained
 from ..contract.objects import full_path
-from ..observing.observer import observed
-from ..observing.statistics import ReaderStatistics
-from . import source
+from ..observing.statistics import ReaderStatistics, figures
+from ..reading.source import BatchStream
+from ..saving import positions
+from ..saving import weights as mixing
 from .compat import Pipeline
+from .group import readers_of
 from .iterators import not_delivered
+
+
+def source(pipeline: Pipeline, name: str) -> BatchStream:
+    """The batches of the reader `name` in `pipeline`, which is built if necessary.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    pipeline.build()
+    readers = readers_of(pipeline)
+    if name not in readers:
+        raise ValueError(
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: pass "
+            f"name={name!r} to a reader of dali_storage.readers, or use another name"
+        )
+    return readers[name].source(pipeline)
+
+
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 _stream = source  # where an argument has this name
 
@@ -59,7 +80,6 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
     return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
-@explained()
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """The position of the reader `name` in its epoch, for `resume` on any number of ranks.
 
@@ -74,8 +94,6 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             reader does not pad its last batches; or it shuffles on several ranks by the seed of
             the pipeline, which may differ between them.
     """
-    from ..saving import positions
-
     reader = source(pipeline, name)
     saved = positions.state(reader, not_delivered(pipeline))
     if saved["seed"] is None:
@@ -86,7 +104,6 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     return saved
 
 
-@explained()
 def receipt(
     pipeline: Pipeline, name: str, epoch: int | None = None, source: Any = None
 ) -> dict[str, Any]:
@@ -108,13 +125,10 @@ def receipt(
         ValueError: the pipeline has no such reader; it has no receipts; or the epoch or the source
             is unknown.
     """
-    from ..saving import positions
-
     stream = _stream(pipeline, name)
-    return positions.receipt(stream, not_delivered(pipeline), epoch, source)
+    return stream.ledger.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
-@explained()
 def set_weights(
     pipeline: Pipeline, name: str, weights: Mapping[Any, Any], at: int | None = None
 ) -> int:
@@ -137,12 +151,9 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
-    from ..saving import weights as mixing
-
     return mixing.set_weights(source(pipeline, name), weights, at)
 
 
-@explained()
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     """Return the numbers of samples and of whole passes that each source has given.
 
@@ -152,8 +163,6 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
-    from ..saving import weights as mixing
-
     return mixing.progress(source(pipeline, name), not_delivered(pipeline))
 
 
@@ -172,4 +181,11 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return observed(source(pipeline, name).observer).statistics
+    return figures(source(pipeline, name).observer)
+
+
+def failure(error: Exception) -> str:
+    """DALI's message about a failed operator, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")

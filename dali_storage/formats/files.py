@@ -17,7 +17,8 @@ import numpy as np
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, open_regular, state_of
 from ..contract.errors import named
-from ..contract.objects import Part, Remote, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Part, Remote
 
 MOST = 2**63 - 1
 """The size of a missing file: more bytes than any file has."""

@@ -9,21 +9,30 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..contract._types import Buffer
 from ..contract.options import Choice
+from ..runtime import machine
 
 _SMALLEST = 64 << 10  # bytes
 _AMPLE = 8 << 30  # bytes of memory
 _GRANULE = 2 << 20  # bytes: a huge page
+_BUFFERS = 1 << 30  # bytes: what storage of 10 GB/s delivers in 100 ms, longer than a read takes
 
 
 Fence: TypeAlias = Callable[[], Callable[[], None]]
 """Marks what has been queued to read a buffer; its result blocks until that is done."""
+
+
+def buffer_bytes(memory: int | None) -> Choice[int]:
+    """Return the most bytes of batches for a reader, where `memory` is free; None: unknown."""
+    if memory is None or memory >= 8 * _BUFFERS:
+        return Choice(_BUFFERS, "an eighth of the free memory is more, or unknown")
+    return Choice(memory // 8, f"an eighth of the free memory, {machine.gigabytes(memory)}")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +47,34 @@ class Room:
         memory: the bytes that the process may use; None: unknown, or not to be looked at.
         held: how many batches DALI's queue, or the user, holds.
         largest: the bytes of the largest batch so far; 0: no size is known.
+        short: True if the memory has no room for the batches that are `needed`.
+        ahead: the number of batches to read ahead; at least one unless memory is `short`.
+        now: the same, but at most one while no size is known.
+        spare: how many more fit, beside those read ahead and the one that is delivered.
     """
 
     limit: Choice[int]
     depth: int
     memory: int | None = None
     held: int = 0
-    largest: int = 0
+    largest: int = field(default=0, init=False)
+    short: bool = field(init=False)
+    ahead: int = field(init=False)
+    now: int = field(init=False)
+    spare: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.note(0)
+
+    def note(self, nbytes: int) -> None:
+        """Learn the size of a batch."""
+        self.largest = max(self.largest, nbytes)
+        fit = self.limit.value // max(self.largest, 1) - 1
+        self.short = self.memory is not None and self.needed > self.memory
+        self.ahead = 0 if self.short else min(self.depth, max(fit, 1))
+        is_ample = self.memory is None or self.memory > _AMPLE
+        self.now = self.ahead if self.largest else int(is_ample)
+        self.spare = 0 if self.short else max(fit - self.ahead, 0)
 
     @property
     def needed(self) -> int:
@@ -55,32 +85,20 @@ class Room:
         return (2 + 2 * self.held) * self.largest
 
     @property
-    def short(self) -> bool:
-        """True if the memory has no room for these: then no batch is read ahead."""
-        return self.memory is not None and self.needed > self.memory
-
-    @property
     def shortage(self) -> str:
         """What memory is `short` of, for messages."""
         return f"may need {self.needed:,} bytes, and {self.memory:,} are free"
 
-    @property
-    def first(self) -> int:
-        """The number of batches to read ahead while no size is known."""
-        return int(self.memory is None or self.memory > _AMPLE)
 
-    @property
-    def ahead(self) -> int:
-        """The number of batches to read ahead; at least one unless memory is `short`."""
-        if self.short:
-            return 0
-        return min(self.depth, max(self.limit.value // max(self.largest, 1) - 1, 1))
+def make_room(depth: int, nbytes: int | None, held: int) -> Room:
+    """Make the room for `depth` batches, of at most `nbytes` bytes.
 
-    @property
-    def spare(self) -> int:
-        """How many more fit, beside those read ahead and the one that is delivered."""
-        most = self.limit.value // max(self.largest, 1) - 1 - self.ahead
-        return 0 if self.short else max(most, 0)
+    None: of `buffer_bytes()`, and none where the memory has no room beside those `held`.
+    """
+    if nbytes is not None:
+        return Room(Choice(nbytes, "as given"), depth, None, held)
+    memory = machine.cache_memory()
+    return Room(buffer_bytes(memory), depth, memory, held)
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -106,18 +124,19 @@ class BufferPool:
     room are freed.
 
     Attributes:
-        room: learns the sizes of batches; None: any number of buffers is kept.
+        room: learns the sizes of batches.
     """
 
-    room: Room | None = None
-
-    def __init__(self, allocate: Callable[[int], Buffer], fence: Fence | None = None) -> None:
+    def __init__(
+        self, allocate: Callable[[int], Buffer], room: Room, fence: Fence | None = None
+    ) -> None:
         """Make an empty pool. `allocate(nbytes)` returns a new buffer: `Reader.allocate`.
 
         A `fence` is for memory that a GPU may still read when its lease ends. The fence is called
         then, in any thread, and its result before the buffer is leased again.
         """
         self._allocate = allocate
+        self.room = room
         self._fence = fence
         self._capacity = 0
         # A deque, because its operations are atomic. A lock could deadlock: a lease may die in any
@@ -127,11 +146,10 @@ class BufferPool:
 
     def lease(self, nbytes: int) -> Buffer:
         """Lease at least `nbytes`. The buffer still contains bytes of an earlier batch."""
-        if (room := self.room) is not None:
-            room.largest = max(room.largest, nbytes)
+        if nbytes > self.room.largest:
+            self.room.note(nbytes)
         arena: Any = self._take(nbytes)
-        if room is not None:
-            self._keep(-(-room.spare // 2))  # the other half is for `BatchStream.recent`
+        self._keep(-(-self.room.spare // 2))  # the other half is for `BatchStream.recent`
         lease: Buffer = arena.view(Lease) if isinstance(arena, np.ndarray) else arena[:]
         if self._fence is None:
             # The callback is C code. One in Python would lose a Ctrl-C in the main thread.

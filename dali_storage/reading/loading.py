@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -17,8 +17,8 @@ from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
-from ..contract.views import Contents, Views, copied
+from ..contract.stages import enter
+from ..contract.views import Contents, FindViews, SupportsHotViews, Views, copied, views_of
 from ..order.sequence import Batches
 from .batches import read_batch
 from .buffers import BufferPool
@@ -36,17 +36,20 @@ class LoadedBatch:
         nbytes: the sum of the pieces' sizes.
         outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
             copies.
+        asked: int64[n], the samples of the order, where others may take their place; else None.
     """
 
     samples: IntArray
     nbytes: int
     outputs: Sequence[Contents]
+    asked: IntArray | None = None
 
 
 class Loading:
     """Reads batches of a catalog; in any number of lanes, each with its own number.
 
     Attributes:
+        catalog: the samples.
         reader: the backend.
         pool: the buffers of batches.
         views: the numbers of the outputs that may be the reader's own memory.
@@ -59,21 +62,18 @@ class Loading:
         self,
         catalog: Catalog,
         reader: Reader,
-        fmt: Format | None = None,
-        pool: BufferPool | None = None,
+        fmt: Format,
+        pool: BufferPool,
         views: Collection[int] = (),
     ) -> None:
-        """`pool` has the memory, by default from `reader.allocate()`.
-
-        `fmt` makes the outputs; by default they are the samples' bytes. Nobody writes to `views`.
-        """
-        self._catalog = catalog
+        """`fmt` makes the outputs, in memory of the `pool`. Nobody writes to `views`."""
+        self.catalog = catalog
         self.reader = reader
-        self._format = fmt or Format()
-        self.pool = pool or BufferPool(reader.allocate)
-        # A cache of objects has whole samples.
-        self._wanted = (Format() if reader.schemes else self._format).wanted
-        self.views = views if reader.has_views else ()
+        self._format = fmt
+        self.pool = pool
+        self._wanted = (fmt if reader.reads_parts else Format()).wanted
+        self._find_views = views_of(reader)
+        self.views = views if self._find_views else ()
 
     def load(
         self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
@@ -109,10 +109,9 @@ class Loading:
 
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
-        pieces = self._catalog.pieces_of(samples)
-        # Before the read: a report of a read that hangs names the samples.
-        note(partial(_names, self._catalog, pieces))
-        viewed = self._view(samples, pieces, lane) if self.views else None
+        pieces = self.catalog.pieces_of(samples)
+        find = self._find_views if self.views else None
+        viewed = self._view(find, samples, pieces, lane) if find else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
         nbytes: list[int] = sizes.reshape(count, -1).sum(axis=1).tolist()
         if count == 1:
@@ -126,18 +125,19 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
-        wanted = self._wanted(self._catalog, samples)
-        batch = read_batch(self.reader, self._catalog, pieces, self.pool.lease, lane, wanted)
+        enter("opening", partial(_names, self.catalog, pieces))
+        wanted = self._wanted(self.catalog, samples)
+        batch = read_batch(self.reader, self.catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
         enter("decoding")
         return views.sizes, self.outputs(samples, views, wanted)
 
     def _view(
-        self, samples: IntArray, pieces: IntArray, lane: int
+        self, find: FindViews, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]] | None:
         """As `_read()`, in the reader's own memory; None if the samples must be read."""
-        enter("reading")
-        if (views := self.reader.views(pieces, lane)) is None:
+        enter("reading", partial(_names, self.catalog, pieces))
+        if (views := find(pieces, lane)) is None:
             return None
         enter("decoding")
         outputs = enumerate(self.outputs(samples, views, None))
@@ -149,7 +149,7 @@ class Loading:
         # By identity: a batch of whole samples may have equal sizes.
         if wanted is not None and views.sizes is wanted.sizes:
             return wanted.decode(views)
-        return self._format.decode(self._catalog, samples, views)
+        return self._format.decode(self.catalog, samples, views)
 
     def close(self) -> None:
         """Close the reader and free its buffers."""
@@ -163,13 +163,15 @@ class HotPath:
     def __init__(self, loading: Loading, order: Batches) -> None:
         """Keep a copy of `order`."""
         self._loading = loading
+        reader: object = loading.reader if loading.views else None
+        self._hot = reader.hot if isinstance(reader, SupportsHotViews) else None
         # A copy, because the lanes' own order is not thread-safe, and goes ahead of this one.
-        self._first = copy.deepcopy(order) if loading.views else None
+        self._first = copy.deepcopy(order) if self._hot else order
         self._order: Batches | None = None
 
     def samples(self, index: int) -> tuple[IntArray, IntArray] | None:
         """Return a batch's samples, and the samples to read; None if the batch needs a lane."""
-        if self._first is None:
+        if self._hot is None:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
         order, self._order = self._order or copy.deepcopy(self._first), None
@@ -178,15 +180,16 @@ class HotPath:
         chosen = samples
         with contextlib.suppress(OSError, RecordError):  # a lane finds them, too
             chosen = self._loading.substitute.chosen(samples)
-        is_hot = self._loading.reader.hot(self._loading._catalog.pieces_of(chosen))
+        is_hot = self._hot(self._loading.catalog.pieces_of(chosen))
         return (samples, chosen) if is_hot else None
 
-    def read(self, chosen: IntArray) -> LoadedBatch | None:
-        """Read the samples; None if a bad one is to be replaced, which a lane does."""
+    def read(self, samples: IntArray, chosen: IntArray) -> LoadedBatch | None:
+        """Read what `samples()` returned; None if a bad one is to be replaced, as a lane does."""
         handled = sys.exception()
         try:
             # The number after the last lane's, so that it shares no lane's state.
-            return self._loading.read(chosen, self._loading.reader.lanes)[0]
+            batch = self._loading.read(chosen, self._loading.reader.lanes)[0]
+            return batch if chosen is samples else replace(batch, asked=samples)
         except Exception as error:
             clear_frames(error, handled)
             if not self._loading.substitute.handles(error):

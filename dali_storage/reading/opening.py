@@ -6,20 +6,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, Tree
 from ..contract.errors import encodable
 from ..contract.format import Format
-from ..contract.objects import Remote
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..order import OrderOptions
 from ..order.ordering import Ordering
-from .buffers import BufferPool
+from .buffers import BufferPool, Room
 from .loading import Loading
-from .slots import Memory, Observer
+from .slots import Ledger, Memory, Observer
+
+if TYPE_CHECKING:
+    from ..contract.remote import Remote
 
 Members: TypeAlias = Callable[[int], "IntArray | range"]
 """The delivered samples, ascending, from which the replacement of a sample is chosen."""
@@ -44,12 +46,12 @@ class Opened(NamedTuple):
     ordering: Ordering
 
 
-Find: TypeAlias = Callable[[Callable[[], Tree | None], Remote | None], Catalog]
+Find: TypeAlias = Callable[[Callable[[], Tree | None], "Remote | None"], Catalog]
 
 
-def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[], Memory]:
+def host_memory(name: str, reader: Reader, gpu: int | None) -> Callable[[Room], Memory]:
     """Return what makes the memory of batches, as the backend allocates it."""
-    return lambda: Memory(BufferPool(reader.allocate))
+    return lambda room: Memory(BufferPool(reader.allocate, room))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +78,12 @@ class Opening:
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
-        ledger: makes what adds up the samples that reach the user; None: nothing does.
+        ledger: makes what adds up the samples that reach the user.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
         memory: chooses the memory of batches, from the reader's name in messages, the open backend
-            and the pipeline's GPU. Returns what makes the memory; raises ValueError if the backend
-            does not go with this GPU, or with none.
+            and the pipeline's GPU. Returns what makes the memory, within a `Room`; raises
+            ValueError if the backend does not go with this GPU, or with none.
     """
 
     find: Find
@@ -99,9 +101,9 @@ class Opening:
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None
-    ledger: Callable[[], Any] | None = None
+    ledger: Callable[[], Ledger] = Ledger
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
-    memory: Callable[[str, Reader, int | None], Callable[[], Memory]] = host_memory
+    memory: Callable[[str, Reader, int | None], Callable[[Room], Memory]] = host_memory
 
     @encodable()
     def open(self) -> Opened:
@@ -112,11 +114,14 @@ class Opening:
                 or not into the memory of this device.
             Exception: as `find` and the backend.
         """
-        note(self._named)
-        enter("finding samples")
+        enter("finding samples", self._named)
         # What it returns lives until the reader is open: both may be made from one loaded map.
         tree = cache(partial(self.reader.tree, **self.options))
-        remote = self.reader.remote(**self.options) if self.remote else None
+        remote = None
+        if self.remote:
+            from ..contract.remote import remote_of
+
+            remote = remote_of(self.reader, **self.options)
         catalog = self.find(tree, remote)
         # Before the backend is opened: after an error here there is nothing to close.
         ordering = self.ordering(catalog, self.order)

@@ -5,6 +5,7 @@ out a buffer and to submit reads costs 600 us, for one sample as for 64.
 """
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +14,8 @@ from itertools import islice
 from queue import SimpleQueue
 
 from ..contract._types import IntArray
-from ..contract.options import Choice
-from ..contract.stages import begin, leave
 from ..order.sequence import Batches
-from ..runtime import machine
 from ..runtime.waiting import take
-from .buffers import Room
 from .lanes import Gate, Lanes, copying_lanes
 from .loading import HotPath, LoadedBatch, Loading, outcome
 from .position import next_index
@@ -26,6 +23,7 @@ from .slots import Observer
 
 _SAMPLES, _NBYTES = 256, 1 << 20  # the most of several batches in a piece
 _RECENT = 16  # batches; their mean size is the expected one
+_outcomes = operator.attrgetter("outcomes")
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +36,15 @@ class _Piece:
         indices: the batches that are wanted.
         samples: of each batch; an error if there are none.
         outcomes: of the batches not taken yet; None until all are read.
-        followed: True if the pieces after this one were submitted.
+        submitted: True if a lane reads it, or will; no batch is added any more.
+        followed: True if the pieces after this one were submitted, too.
         done: has an item as soon as there are outcomes.
     """
 
     indices: list[int] = field(default_factory=list)
     samples: dict[int, IntArray | Exception] = field(default_factory=dict)
     outcomes: dict[int, LoadedBatch | Exception] | None = None
+    submitted: bool = False
     followed: bool = False
     done: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
@@ -65,30 +65,21 @@ class Prefetcher:
         self,
         loading: Loading,
         order: Batches,
-        depth: int,
         *,
         gate: Gate | None = None,
         observer: Observer | None = None,
         name: str = "Reader",
         most: int = _SAMPLES,
-        nbytes: int | None = None,
-        held: int = 0,
     ) -> None:
-        """Take over `loading`, which `close()` closes; read `depth` pieces ahead, or one per lane.
+        """Take over `loading`, which `close()` closes; read ahead what its pool has room for.
 
-        No more are read ahead than fit into `nbytes`; None: into `machine.buffer_bytes()`, and
-        none where the memory has no room beside those `held` by others. `gate` is for cooperative
-        readers without `copying_lanes`. The threads have the `name`, numbered. A piece of several
-        batches has at most `most` samples.
+        `gate` is for cooperative readers without `copying_lanes`. The threads have the `name`,
+        numbered. A piece of several batches has at most `most` samples.
         """
         reader = loading.reader
         self.loading = loading
+        self.room = loading.pool.room
         self._order = order
-        self._depth = max(depth, reader.lanes)
-        memory = machine.cache_memory() if nbytes is None else None
-        limit = machine.buffer_bytes(memory) if nbytes is None else Choice(nbytes, "as given")
-        self.room = Room(limit, self._depth, memory, held)
-        loading.pool.room = self.room
         self._hot = HotPath(loading, order)
         self._ahead: dict[int, _Piece] = {}  # by batch
         self._successor: object = None  # of the batches ahead
@@ -114,30 +105,30 @@ class Prefetcher:
         The batches that follow by `successor` are read ahead.
         """
         if (only := self.loading.substitute.only) is not None:
-            return self._read_only(only)
-        known, ahead = self.room.largest, self._ahead.get(index)
+            return self._read_alone(only)
+        room, piece = self.room, self._ahead.get(index)
+        size_is_known = room.largest > 0
         # An error from before the request may be out of date.
-        stored = ahead is not None and ahead.outcomes is not None
+        stored = piece is not None and piece.outcomes is not None
         follows = next(iter(self._ahead), None) == index
         self._in_a_row = self._in_a_row + 1 if follows else 1
-        if follows and self._ahead[index].followed and successor is self._successor:
-            read = self._ahead[index].outcomes or ()
-            hot, ready = None, self._depth if len(read) > self._depth else self._count_ready()
+        hot = self._hot.samples(index) if piece is None else None
+        if hot is not None:
+            ready = room.depth
+        elif follows and piece and piece.followed and successor is self._successor:
+            ready = self._count_ready()
         else:
-            hot = None if ahead is not None else self._hot.samples(index)
-            ready = self._submit_ahead(index, successor) if hot is None else self._depth
-        batch = None
-        try:
-            self.observer.ask(index)
+            ready = self._read_from(index, successor, 1 + room.now)
+            self._ahead[index].followed, self._successor = True, successor
+        with self.observer.waiting(index, ready) as given:
             batch = self._awaited(index, stored) if hot is None else self._read_hot(*hot)
-            self.room.largest = max(self.room.largest, batch.nbytes, 1)  # views have no buffer
-        finally:
-            self.observer.answer(ready, None if batch is None else batch.nbytes)
+            if batch.nbytes >= room.largest:
+                room.note(max(batch.nbytes, 1))  # views have no buffer
+            given.append(batch.nbytes)
         self._samples = batch.samples.size
-        follower = index if known or not self.room.ahead else successor(index)
-        if follower != index:  # else it is the last one
-            self.read_ahead(follower, successor, asked=False)
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
+        if not size_is_known and room.now and (follower := successor(index)) != index:
+            self._read_ahead(follower, successor, room.now)
         return batch
 
     def _awaited(self, index: int, stored: bool = False) -> LoadedBatch:
@@ -152,8 +143,7 @@ class Prefetcher:
         if batch is None or (stored and isinstance(batch, OSError)):
             # Read again, alone and now: a file may be back. After an OSError the rest was not read.
             # After `close()`, this raises.
-            self._lanes.submit(again := _Piece([index], {index: piece.samples[index]}))
-            self._ahead[index] = again
+            self._submit(_Piece([index], {index: piece.samples[index]}))
             return self._awaited(index)
         if isinstance(batch, Exception):
             try:
@@ -162,18 +152,17 @@ class Prefetcher:
                 del batch  # the error keeps this frame
         return batch
 
-    def _read_only(self, samples: IntArray) -> LoadedBatch:
+    def _read_alone(self, samples: IntArray) -> LoadedBatch:
         """Read these samples as a batch in a lane; batches read ahead are dropped."""
         self.forget()
-        self._ahead[-1] = piece = _Piece([-1], {-1: samples})
-        self._lanes.submit(piece)
+        self._submit(_Piece([-1], {-1: samples}))
         return self._awaited(-1)
 
     def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
         self.forget()  # they were passed
-        batch = self._hot.read(chosen)
+        batch = self._hot.read(samples, chosen)
         # A sample that takes the place of a bad one may not be hot.
-        return self._read_only(samples) if batch is None else batch
+        return self._read_alone(samples) if batch is None else batch
 
     def forget(self, stays: Callable[[int], bool] = lambda index: False) -> None:
         """Drop the batches read ahead, except where `stays(index)`."""
@@ -191,7 +180,6 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
-        self.observer.end()
         for piece in [*self._ahead.values()]:  # a lane does not try those of a failed piece
             piece.indices.clear()
         # Before the wait for the lanes, which end with their reads.
@@ -201,10 +189,9 @@ class Prefetcher:
         # Last: after a Ctrl-C during the wait, running reads still need the open reader.
         self.loading.close()
 
-    def read_ahead(self, index: int, successor: Callable[[int], int], asked: bool = True) -> None:
-        """Start reading batch `index`, which is `asked` for or follows, and those after it."""
-        if self._hot.samples(index) is None:
-            self._submit_ahead(index, successor, asked)
+    def read_ahead(self, index: int, successor: Callable[[int], int]) -> None:
+        """Start reading batch `index`, which is asked for next, and those that follow."""
+        self._read_ahead(index, successor, 1 + self.room.now)
 
     def change_order(self, order: Batches, stays: Callable[[int], bool]) -> None:
         """Use another order; drop the batches read ahead, except where `stays(index)`."""
@@ -215,59 +202,69 @@ class Prefetcher:
 
     def _count_ready(self) -> int:
         """Count those of the next batches that were read already."""
-        some = islice(self._ahead.values(), self._depth + 1)
-        return sum([piece.outcomes is not None for piece in some])
+        some = islice(self._ahead.values(), self.room.depth + 1)
+        return sum(map(bool, map(_outcomes, some)))
 
-    def _submit_ahead(self, index: int, successor: Callable[[int], int], asked: bool = True) -> int:
-        """Submit a batch and its successors; return how many of them were read already.
+    def _read_ahead(self, first: int, successor: Callable[[int], int], most: int) -> None:
+        """See `_read_from()`; do nothing if the first batch needs no lane."""
+        if self._hot.samples(first) is None:
+            self._read_from(first, successor, most)
 
-        The batch itself is one of those read ahead unless `asked` for.
+    def _read_from(self, first: int, successor: Callable[[int], int], most: int) -> int:
+        """Submit a batch and its successors, in up to `most` pieces; drop all other batches.
+
+        Returns how many of the batches had been read already.
         """
-        # Pieces begin short, or the first batch after a seek would take as long as a whole piece.
-        nbytes = min(_NBYTES, self.room.limit.value // 8) // (int(self._nbytes) or 1)
-        most = min(self._in_a_row, self._most // self._samples, nbytes)
-        planned, new, at = dict[int, _Piece](), list[_Piece](), index
-        known, last, pieces = self.room.largest > 0, None, 0
-        # At least the batch itself: memory may have become short since the caller looked.
-        room = max((self.room.ahead if known else self.room.first) - (not asked), 0)
-        while at not in planned:
-            piece = self._ahead.get(at)
-            if piece is None:
-                if at != index and self._hot.samples(at) is not None:
-                    break  # it needs no lane, and in most cases those after it
-                grows = new and last is new[-1] and len(new[-1].indices) < most
-                piece = new[-1] if grows else _Piece()
-            if piece is not last:
-                if pieces > room:
-                    break
-                last, pieces = piece, pieces + 1
-                new += [piece] if not piece.indices else []
-            if at not in self._ahead:
-                piece.indices.append(at)
-            planned[at] = piece
-            at = successor(at)
-        self.forget(planned.__contains__)
+        plan = self._plan(first, successor, most)
+        self.forget(plan.__contains__)
         ready = self._count_ready()
-        for piece in new:
-            self._lanes.submit(piece)
-            # Noted after `submit()`, which may raise: nobody would ever finish this piece.
-            self._ahead |= dict.fromkeys(piece.indices, piece)
-        self._ahead[index].followed, self._successor = known and asked, successor
+        for piece in dict.fromkeys(plan.values()):
+            if not piece.submitted:
+                self._submit(piece)
         return ready
+
+    def _plan(self, first: int, successor: Callable[[int], int], most: int) -> dict[int, _Piece]:
+        """Assign a batch and its successors to at most `most` pieces, submitted or new ones."""
+        # Pieces begin short, or the first batch after a seek would take as long as a whole piece.
+        fit = min(_NBYTES, self.room.limit.value // 8) // (int(self._nbytes) or 1)
+        length = min(self._in_a_row, self._most // self._samples, fit)
+        growing: _Piece | None = None  # the last piece, while batches can be added
+        plan, pieces, index = dict[int, _Piece](), list[_Piece](), first
+        while index not in plan:  # else it is the last batch, which follows itself
+            piece = self._ahead.get(index)
+            if piece is None:
+                if plan and self._hot.samples(index) is not None:
+                    break  # it needs no lane, and in most cases those after it
+                piece = growing or _Piece()
+            if piece not in pieces[-1:]:
+                if len(pieces) == most:
+                    break
+                pieces.append(piece)
+            if not piece.submitted:
+                piece.indices.append(index)
+            growing = None if piece.submitted or len(piece.indices) >= length else piece
+            plan[index] = piece
+            index = successor(index)
+        return plan
+
+    def _submit(self, piece: _Piece) -> None:
+        self._lanes.submit(piece)
+        # Noted after `submit()`, which may raise: nobody would ever finish this piece.
+        piece.submitted = True
+        self._ahead |= dict.fromkeys(piece.indices, piece)
 
     def _begin(self, piece: _Piece) -> None:
         """Look up the samples of batches. The order is cheap to compute in sequence only."""
-        if indices := [*piece.indices]:
-            begin(indices[0], len(indices))
-        for index in indices:
+        for index in [*piece.indices]:
             if index not in piece.samples:
                 piece.samples[index] = outcome(partial(self._order.batch, index))
 
     def _work(self, piece: _Piece, lane: int) -> None:
-        outcomes = self.loading.load(piece.samples, lane, piece.indices)
-        # In this order: nobody gets a batch and asks for the statistics before they have it, and
-        # the caller looks at the outcomes as soon as `done` has an item.
-        leave()
+        known = piece.samples
+        with self.observer.reading(lane, next(iter(known), -1), len(known) or 1):
+            outcomes = self.loading.load(known, lane, piece.indices)
+        # After the block: nobody gets a batch and asks for the statistics before they have it. In
+        # this order: the caller looks at the outcomes as soon as `done` has an item.
         piece.outcomes = outcomes
         piece.done.put(None)
 

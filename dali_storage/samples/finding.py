@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
-from ..contract.objects import Remote, require_public, scheme
+from ..contract.objects import require_public, scheme
 from .discovery import Directory, Filters, discover, from_tree
 from .locations import is_index, local_path, location
 from .patterns import path_bytes
+
+if TYPE_CHECKING:
+    from ..contract.remote import Remote
 
 _LISTED = "s3", "gs", "az"  # web servers have no lists
 _OF_LISTS = "files", "file_list", "labels"

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import named
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Remote
 from .discovery import IMAGE_FILTERS
 from .walk import FoundFiles, is_directory
 

@@ -7,8 +7,9 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
 from ..contract.options import dali_flag
+from ..contract.remote import Remote
 from .discovery import Filters, chosen_by, file_filters_of
 from .index_file import CatalogFile
 from .listing import choose_samples, select

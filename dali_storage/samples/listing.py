@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract._types import IntArray
-from ..contract.objects import Listing
+from ..contract.remote import Listing
 from .patterns import NameFilter
 
 _AT_ONCE = 1 << 16  # names that are Python objects at the same time

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog, join_path
-from ..contract.objects import Remote, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Remote
 from .locations import location
 from .walk import FoundFiles
 

@@ -13,7 +13,8 @@ import numpy as np
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, CatalogBuilder, join_path
 from ..contract.errors import named
-from ..contract.objects import Remote, Versions, scheme
+from ..contract.objects import scheme
+from ..contract.remote import Remote, Versions
 from .listed import require_remote
 from .patterns import NameFilter
 

@@ -14,9 +14,10 @@ import pytest
 
 from ..contract._types import IntArray, address_of
 from ..contract.catalog import Catalog
-from ..contract.devices import DeviceStatus
+from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable, SampleSizeChanged
 from ..contract.reader import Reader
+from ..contract.views import views_of
 from ..samples.discovery import from_directory
 from .packing import SIZES, packed_contents, write_packed
 from .probes import opened_for_writing, raises_naming, require_lanes, require_no_leak
@@ -134,14 +135,13 @@ class SnapshotReaderTests:
     ) -> None:
         """Only a reader with samples in memory has views."""
         samples = np.array([5, 0, 12, 5, 1])
-        if in_main_thread and not reader.hot(samples):
+        find, is_hot = views_of(reader), partial(getattr(reader, "hot", lambda _: False), samples)
+        if find is None or (in_main_thread and not is_hot()):
             return
-        lane = reader.lanes if in_main_thread else 0
-        views = (lambda call: call() if in_main_thread else in_lane(call))(
-            partial(reader.views, samples, lane)
-        )
+        call = partial(find, samples, reader.lanes if in_main_thread else 0)
+        views = call() if in_main_thread else in_lane(call)
         if views is None:
-            assert not reader.hot(samples)
+            assert not is_hot()
             return
         slices = views.slices()
         del views
@@ -272,8 +272,8 @@ class SnapshotReaderTests:
             assert ended() is None
 
     def test_it_reports_on_the_machine(self, reader: Reader) -> None:
-        assert isinstance(type(reader).unavailable(), BackendUnavailable | None)
-        assert all(isinstance(device, DeviceStatus) for device in type(reader).devices())
+        assert isinstance(problem_of(type(reader)), BackendUnavailable | None)
+        assert all(isinstance(device, DeviceStatus) for device in devices_of(type(reader)))
 
     def others_are_right(
         self, reader: Reader, catalog: Catalog, contents: list[bytes], broken: int

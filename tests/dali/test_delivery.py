@@ -17,8 +17,8 @@ from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.ranges import Ranges
-from dali_storage.dali import batch_memory, gpu_memory, group, hold
-from dali_storage.reading.buffers import BufferPool
+from dali_storage.dali import gpu_memory, group, hold
+from dali_storage.readers.plugs import batch_memory
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.slots import Memory
 from dali_storage.runtime import cuda
@@ -28,6 +28,7 @@ from tests.kit.executor import BATCH, Executor, FakePipeline, Tensor, TensorList
 from tests.kit.fake_cuda import put_on_gpu
 from tests.kit.interrupts import ends_at
 from tests.kit.process import status_of_fork, without_collector
+from tests.kit.reading_ahead import pool_of
 from tests.kit.stand_ins import backend as changed
 from tests.kit.tiers import by_tier
 
@@ -46,11 +47,8 @@ def records(monkeypatch):
     monkeypatch.setattr(group, "TensorListCPU", given)
 
 
-SHAPES = {
-    "sizes": ((700, 0, 4096, 1, 5000), False),
-    "size": ((700,), False),
-    "ranges": ((7000, 0, 4097, 1, 5000), True),
-}
+SHAPES = {"sizes": ((700, 0, 4096, 1, 5000), False), "size": ((700,), False)}
+SHAPES["ranges"] = (7000, 0, 4097, 1, 5000), True
 FIRST_SHAPE = pytest.mark.parametrize("catalog", ["sizes"], indirect=True)
 
 
@@ -70,13 +68,9 @@ def catalog(tree, request):
 def make(gpus, records, catalog, monkeypatch):
     def make(device):
         change = partial(put_on_gpu, gpu=1) if device == "gpu" else lambda reader: reader
-        opening = Opening(
-            find=lambda tree, remote: catalog,
-            reader=changed(change, MemoryReader),
-            device=device,
-            depth=2,
-            memory=batch_memory,
-        )
+        options = {"device": device, "depth": 2, "memory": batch_memory}
+        reader = changed(change, MemoryReader)
+        opening = Opening(find=lambda tree, remote: catalog, reader=reader, **options)
         reader = group.ReaderGroup("R", opening)
         nodes = list(reader.add_outputs(with_index=False, preserve=False))
         assert [node.device for node in nodes] == [device, "cpu"]
@@ -243,7 +237,7 @@ def test_a_fork_that_drops_a_pipeline_does_not_wait_for_a_gpu(gpus, make):
 def test_outputs_are_page_locked_only_if_all_are_parts_of_the_buffer(monkeypatch):
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    pool = BufferPool(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
+    pool = pool_of(lambda nbytes: np.frombuffer(bytearray(nbytes), np.uint8))
     memory = gpu_memory.PageLocked(pool)
     lease = pool.lease(4)
     part, other = lease.data, np.zeros(4, np.uint8)
@@ -262,7 +256,7 @@ def test_the_last_tensor_of_a_batch_keeps_the_others(monkeypatch):
     """Then DALI takes the interpreter lock once to drop a batch, and not once for each sample."""
     monkeypatch.setattr(group, "TensorCPU", Tensor)
     monkeypatch.setattr(group, "TensorListCPU", TensorList)
-    memory = Memory(BufferPool(np.empty))
+    memory = Memory(pool_of(np.empty))
     with without_collector():
         tensors, *_ = group.data_list(memory, [memoryview(bytes([each])) for each in range(3)])
         assert [tensor.memory.tobytes() for tensor in tensors] == [b"\x00", b"\x01", b"\x02"]

@@ -1,10 +1,17 @@
-"""Prefetchers as the readers of a user have them: observed, with the handling of bad samples."""
+"""Pools, and prefetchers as users have them: observed, with the handling of bad samples."""
 
 from types import SimpleNamespace
 
-from dali_storage.observing.observer import Observed
+from dali_storage.contract.format import Format
+from dali_storage.observing.meter import Meter
+from dali_storage.reading.buffers import BufferPool, make_room
 from dali_storage.reading.loading import Loading
 from dali_storage.reading.prefetch import Prefetcher
+
+
+def pool_of(allocate, fence=None):
+    """A pool that keeps every buffer."""
+    return BufferPool(allocate, make_room(1, 1 << 60, 0), fence)
 
 
 def reading_ahead(
@@ -17,11 +24,13 @@ def reading_ahead(
     views=(),
     on_error=None,
     members=None,
-    pool=None,
     name="Reader",
+    nbytes=None,
+    held=0,
     **options,
 ):
     kind = on_error.loading(catalog, SimpleNamespace(members=members)) if on_error else Loading
-    loading = kind(catalog, reader, fmt, pool, views)
-    observer = Observed(name, name)
-    return Prefetcher(loading, order, depth, observer=observer, name=name, **options)
+    pool = BufferPool(reader.allocate, make_room(max(depth, reader.lanes), nbytes, held))
+    loading = kind(catalog, reader, fmt or Format(), pool, views)
+    observer = Meter(name, name)
+    return Prefetcher(loading, order, observer=observer, name=name, **options)

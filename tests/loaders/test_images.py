@@ -75,6 +75,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"batch_size": True}, ValueError, "batch_size must be .* not True"),
     ({"num_threads": 0}, ValueError, "num_threads must be .* not 0"),
     ({"prefetch_queue_depth": 0}, ValueError, "prefetch_queue_depth must be .* not 0"),
+    ({"stall_after": 0}, ValueError, "stall_after must be a number of seconds .* not 0"),
     ({"seed": -1}, ValueError, "seed must be .* not -1"),
     ({"device": "cuda"}, ValueError, "device must be one of .* not 'cuda'"),
     ({"device_id": -1}, ValueError, "device_id must be .* not -1"),

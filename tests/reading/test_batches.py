@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dali_storage.contract.views import Views
 from dali_storage.reading.batches import layout
-from dali_storage.reading.buffers import BufferPool
+from tests.kit.reading_ahead import pool_of
 
 
 @given(
@@ -35,7 +35,7 @@ def test_the_layout_gives_every_sample_an_aligned_range_of_its_own(sizes, alignm
 def test_samples_of_one_size_side_by_side_are_rows_of_one_array(sizes, alignment):
     offsets, nbytes = layout(np.array(sizes, np.int64), alignment)
     arena = np.random.default_rng(1).integers(0, 256, nbytes + 5, np.uint8)
-    pool = BufferPool(lambda nbytes: arena)
+    pool = pool_of(lambda nbytes: arena)
     lease = pool.lease(nbytes)
     contents = Views(lease, offsets, np.array(sizes)).contents()
     assert [content.tobytes() for content in contents] == [

@@ -151,7 +151,7 @@ def test_a_reader_is_told_why_its_views_are_not_asked_for(
     asked, why = [], []
 
     def change(reader):
-        views = {"views": lambda _, samples, lane: asked.append(lane), "has_views": True}
+        views = {"views": lambda _, samples, lane: asked.append(lane)}
         reader.__class__ = type("Own", (type("Held", (type(reader),), views),), own)
         reader.without_views = why.append
 

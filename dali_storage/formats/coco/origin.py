@@ -18,7 +18,8 @@ from bmap_tools.atomic import destination, replacing
 
 from ...contract import registry
 from ...contract.catalog import open_regular
-from ...contract.objects import Remote, scheme
+from ...contract.objects import scheme
+from ...contract.remote import Remote, remote_of
 from ..files import Files
 from . import dump
 from .options import DEFAULTS, CocoOptions
@@ -45,7 +46,7 @@ class Source:
     def of(cls, name: bytes, remote: Remote | None = None) -> Source:
         """Return the source of a name; a lone URL is read by a backend without options."""
         if scheme(name) and remote is None:
-            remote = registry.load(registry.choose(None, [name])).remote()
+            remote = remote_of(registry.load(registry.choose(None, [name])))
         return cls(name, Files(remote))
 
     def state(self) -> dict[str, Any]:

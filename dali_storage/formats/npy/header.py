@@ -24,7 +24,8 @@ from ...contract._types import IntArray
 from ...contract.catalog import Catalog, CatalogBuilder
 from ...contract.errors import RecordError
 from ...contract.format import Format, Output
-from ...contract.objects import Remote, scheme
+from ...contract.objects import scheme
+from ...contract.remote import Remote
 from ...contract.views import SMALL, Contents, Views
 from ...samples import discovery, listed
 from ...samples.locations import file_names, local_path, location

@@ -14,6 +14,7 @@ from ...contract import registry
 from ...contract._types import PathLike
 from ...contract.catalog import Catalog, Tree
 from ...contract.objects import scheme
+from ...contract.remote import remote_of
 from ...readers.files import read_files
 from ...samples import discovery, listed
 from ...samples.finding import root_of
@@ -116,7 +117,7 @@ def _when_listed(
         if not known:
             options = settings.backend_options or {}
             backend = registry.choose(settings.backend, [location("root", root)])
-            remote = registry.configure(backend, options).remote(**options)
+            remote = remote_of(registry.configure(backend, options), **options)
             check(listed.from_store(remote, root))
         return known[0]
 

@@ -152,6 +152,28 @@ def test_shares_are_nested_even_and_the_same_everywhere(disk, monkeypatch, start
 
 
 @pytest.mark.parametrize(
+    ("nbytes", "memory", "share", "why"),
+    [
+        (
+            150_000_000_000,
+            102_000_000_000,
+            0.408,
+            "150 GB, is larger than the memory that may hold it, 61 GB",
+        ),
+        (60, 100, 1.0, "fits"),
+        (61, 100, 60 / 61, "98% of it is cached"),
+        (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
+        (0, 0, 1.0, "fits"),
+        (10**15, None, 1.0, "unknown"),
+    ],
+)
+def test_what_fits_is_cached(nbytes, memory, share, why):
+    chosen = samples.cached_share(nbytes, memory)
+    assert chosen.value == pytest.approx(share)
+    assert why in str(chosen)
+
+
+@pytest.mark.parametrize(
     ("sizes", "total"),
     [
         ([1, 4096, 4097], 4 * 4096),

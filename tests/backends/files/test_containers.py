@@ -134,11 +134,11 @@ def test_a_container_replaced_while_it_was_closed_is_refused(make, tmp_path, mon
             (tmp_path / "old").rename(tmp_path / "0")
             return before(*arguments)
 
-        before = reader._read
-        monkeypatch.setattr(reader, "_read", put_back)
+        before = reader._engine
+        monkeypatch.setattr(reader, "_engine", put_back)
         with raises_naming(ContainerChangedError, catalog.path(0), "written or replaced"):
             reader.read(batch, 0)
-        monkeypatch.setattr(reader, "_read", before)
+        monkeypatch.setattr(reader, "_engine", before)
         (tmp_path / "old").rename(tmp_path / "0")
         check(reader, catalog, [0, 2])
 
@@ -153,8 +153,8 @@ def test_a_container_written_while_it_is_read_is_refused(make, tmp_path, monkeyp
                 file.write(b"x")
             return before(*arguments)
 
-        before = reader._read
-        monkeypatch.setattr(reader, "_read", write)
+        before = reader._engine
+        monkeypatch.setattr(reader, "_engine", write)
         with raises_naming(ContainerChangedError, catalog.path(2)):
             read(reader, np.array([0, 2]), catalog)
 
@@ -247,8 +247,8 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         return results
 
     with PythonFileReader(catalog, **options) as reader:
-        whole = reader._read
-        monkeypatch.setattr(reader, "_read", fail)
+        whole = reader._engine
+        monkeypatch.setattr(reader, "_engine", fail)
         with raises_naming(OSError, catalog.path(bad), f"sample {bad}: 90,001 bytes") as caught:
             read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
         assert caught.value.errno == errno.EIO

@@ -35,7 +35,7 @@ class ByViews(PythonFileReader):
     """It reads by copying views, so that the promises of `read()` are tested of `views()`."""
 
     def read(self, batch, lane):
-        if not self.has_views:  # whole files
+        if self.views is None:  # whole files
             return super().read(batch, lane)
         views = self.views(batch.samples, lane)
         if views is None or (views.sizes != batch.sizes).any():  # parts of samples
@@ -171,7 +171,7 @@ def test_what_cannot_be_populated_is_read_and_so_named(packed, monkeypatch):
         assert views(reader, samples) is None
         assert not reader.hot(samples)
         assert read(reader, samples, packed) == packed_contents()
-        reader._read = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
+        reader._engine = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
         with raises_naming(OSError, packed.path(4), "sample 4: 513 bytes"):
             read(reader, np.array([4]), packed)
 
@@ -304,7 +304,5 @@ def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monke
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__
     with reader:
-        assert not reader.has_views
-        assert reader.views(np.arange(3), 0) is None
-        assert not reader.hot(np.arange(3))
+        assert reader.views is None
         assert read(reader, np.arange(13), packed) == packed_contents()

@@ -244,7 +244,7 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
     catalog = write_packed(tmp_path)
     samples, yielded, cached = np.arange(len(catalog)), list[bool](), [True]
     with PythonFileReader(catalog, io=io) as reader:
-        whole = reader._read
+        whole = reader._engine
 
         def look(fds, iovecs, starts, rw_flags):
             """Whether pages are cached is the test's business, and not the kernel's."""
@@ -254,7 +254,7 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
             return results
 
         assert read(reader, samples, catalog) == packed_contents()  # containers are open from now
-        monkeypatch.setattr(reader, "_read", look)
+        monkeypatch.setattr(reader, "_engine", look)
         for cached[0] in (True, False):
             with yielding(lambda: yielded.append(cached[0])):
                 assert read(reader, samples, catalog) == packed_contents()
@@ -273,7 +273,7 @@ def test_the_beginning_of_a_large_file_is_read_before_the_rest(tmp_path, io, cac
     for index, content in enumerate(contents):
         (tmp_path / f"{index}").write_bytes(content)
     with PythonFileReader(from_files([f"{tmp_path}/{index}" for index in "01"]), io=io) as reader:
-        whole = reader._read
+        whole = reader._engine
 
         def look(fds, iovecs, starts, rw_flags):
             asked.append(iovecs["len"].sum(axis=1).tolist())
@@ -281,7 +281,7 @@ def test_the_beginning_of_a_large_file_is_read_before_the_rest(tmp_path, io, cac
                 return np.full(len(fds), -errno.EAGAIN)
             return whole(fds, iovecs, starts, 0)
 
-        monkeypatch.setattr(reader, "_read", look)
+        monkeypatch.setattr(reader, "_engine", look)
         assert read(reader, np.arange(2)) == contents
     every = [1_000_001, 6]  # the sizes and one byte
     assert asked == [[16384], *([[983_617, 6]] if cached else [[6], every])]

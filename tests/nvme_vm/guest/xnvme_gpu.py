@@ -6,8 +6,7 @@ import pytest
 
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.order import Order, OrderOptions
-from dali_storage.reading.loading import Loading
-from dali_storage.reading.prefetch import Prefetcher
+from tests.kit.reading_ahead import reading_ahead
 from tests.nvme_vm import plan
 from tests.nvme_vm.guest import vram, ways
 from tests.nvme_vm.guest.promises import DiskPromises
@@ -24,7 +23,7 @@ class TestPromises(DiskPromises):
         order = Order(len(catalog), 5, OrderOptions(random_shuffle=True, seed=2))
         machine = vram.VramMemory.machine
         assert machine is not None
-        ahead = Prefetcher(Loading(catalog, self.open(catalog)), order, depth)
+        ahead = reading_ahead(catalog, self.open(catalog), order, depth)
         for index in range(8):
             batch = ahead.get(index)
             assert {content.gpu for content in batch.outputs[0]} == {0}
