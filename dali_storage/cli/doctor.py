@@ -44,6 +44,16 @@ Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
 
 
+FEATURES = {
+    "readers.*, iterators, checkpoints, resume": (1, 53),
+    "samples of different sizes without a copy; checkpoints as JSON": (2, 0),
+    "shuffle_after_epoch with 64-bit random numbers": (2, 2),
+    "dynamic.readers.*": (2, 2),
+    "dynamic.readers.* with capture=True": (2, 3),
+}
+"""The first version of DALI with each feature; docs/dali-versions.md has the same table."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print rows, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -126,7 +136,7 @@ def examine_dali() -> list[Verdict]:
         return [{"name": "DALI", "since": ""} | _outcome(BackendUnavailable(str(error)))]
     newer = "" if compat.TESTED else ", newer than tested"
     verdicts = [{"name": f"DALI {compat.VERSION}{newer}", "since": ""} | _outcome(None)]
-    for name, since in compat.FEATURES.items():
+    for name, since in FEATURES.items():
         shown = ".".join(map(str, since))
         why = BackendUnavailable(f"found DALI {compat.VERSION}", f"install DALI {shown} or newer")
         problem = None if compat.has(since) else why
