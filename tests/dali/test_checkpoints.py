@@ -9,7 +9,7 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.saving import positions
 from tests.kit.dali import build, pipeline_of, take
 
@@ -46,17 +46,15 @@ def test_a_checkpoint_restores_the_stream_of_no_seed(tree, cut):
     assert take(pipeline, 15) == rest
 
 
-@pytest.mark.parametrize("name", ["Other", None])
-def test_a_checkpoint_of_another_reader_is_refused(tree, name):
-    root = str(tree(22))
-    with pytest.raises(RuntimeError, match="another pipeline"):
-        restored(saved_after(3, file_root=root), name=name, file_root=root).build()
+OTHERS = [({}, {"name": "Other"}), ({}, {"name": None})]
+OTHERS += [({"file": fn.readers.file, "dont_use_mmap": True}, {})]
 
 
-def test_a_checkpoint_of_the_real_reader_is_refused(tree):
+@pytest.mark.parametrize(("saved", "here"), OTHERS, ids=["name", "no name", "of DALI"])
+def test_a_checkpoint_of_another_reader_is_refused(tree, saved, here):
     root = str(tree(22))
     with pytest.raises(RuntimeError, match="another pipeline"):
-        restored(make(file=fn.readers.file, file_root=root).checkpoint(), file_root=root).build()
+        restored(saved_after(3, file_root=root, **saved), file_root=root, **here).build()
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

@@ -52,12 +52,9 @@ def program(tmp_path):
 
     def run(code, **environment):
         whole = BEGIN.replace("{file}", str(file)) + code
-        done = subprocess.run(
-            [sys.executable, "-W", "default", "-c", whole],
-            capture_output=True,
-            text=True,
-            env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "", **environment},
-        )
+        words = [sys.executable, "-W", "default", "-c", whole]
+        env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "", **environment}
+        done = subprocess.run(words, capture_output=True, text=True, env=env)
         return done.stdout + done.stderr
 
     return run

@@ -5,6 +5,7 @@ import re
 import shutil
 import struct
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -150,13 +151,9 @@ def main(content, at, form, value):
 
 def root(content):
     """The number of the root page."""
-    roots = {
-        struct.unpack_from("<Q", content, at + 144)[0]: struct.unpack_from("<Q", content, at + 128)[
-            0
-        ]
-        for at in (0, PAGE)
-    }
-    return roots[max(roots)]
+    read = partial(struct.unpack_from, "<QQQ", content)  # the root, the last page, the transaction
+    pages = [read(at + 128) for at in (0, PAGE)]
+    return max(pages, key=lambda it: it[2])[0]
 
 
 DAMAGED = {

@@ -20,14 +20,8 @@ from tests.kit.streams import cases, entries, stream
 def ranks(made, world, batch_size, epoch=0, given=0):
     """The orders of all ranks, and the index of their first batch, as readers make them."""
     shards = [OrderOptions(num_shards=world, shard_id=r, pad_last_batch=True) for r in range(world)]
-    rest = StreamRest(
-        size=made.epoch_size,
-        began=shards[0],
-        epoch=epoch,
-        given=given,
-        world=world,
-        batch_size=batch_size,
-    )
+    wide = {"world": world, "batch_size": batch_size}
+    rest = StreamRest(size=made.epoch_size, began=shards[0], epoch=epoch, given=given, **wide)
     left = None if rest.same is not None else rest
     start = rest.start if rest.same is None else rest.same
     return [StreamOrder(made, batch_size, shard, left) for shard in shards], start, rest

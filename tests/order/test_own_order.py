@@ -57,12 +57,12 @@ class Batches(Sampler):
 
 
 def shuffled(epoch):
+    """Also by torch's DistributedSampler, which documents its seed, 0 + epoch."""
     return torch.randperm(SAMPLES, generator=seeded(epoch)).tolist()
 
 
-def distributed(epoch):
-    """As torch's DistributedSampler documents its seed, 0 + epoch."""
-    return torch.randperm(SAMPLES, generator=seeded(epoch)).tolist()
+def weighted(epoch):
+    return WeightedRandomSampler(WEIGHTS, 30, generator=seeded(epoch))
 
 
 ALL = [*range(SAMPLES)]
@@ -79,16 +79,13 @@ FIXED = {
 CHANGING = {  # with what an epoch is
     "function": (permutation, lambda e: permutation(e).tolist()),
     "generator function": (lambda e: (i for i in (e, 1)), lambda e: [e, 1]),
-    "function of a sampler": (
-        lambda e: WeightedRandomSampler(WEIGHTS, 30, generator=seeded(e)),
-        lambda e: [*WeightedRandomSampler(WEIGHTS, 30, generator=seeded(e))],
-    ),
-    "DistributedSampler of all": (DistributedSampler(ALL, 1, 0), distributed),
+    "function of a sampler": (weighted, lambda e: [*weighted(e)]),
+    "DistributedSampler of all": (DistributedSampler(ALL, 1, 0), shuffled),
     "sampler with set_epoch": (ByEpoch(), shuffled),
     "other with set_epoch": (OfOtherKind(), lambda e: [*range(e, e + 5)]),
     "BatchSampler": (BatchSampler(SequentialSampler(ALL), 6, False), lambda e: ALL),
     "BatchSampler, dropping": (BatchSampler(SequentialSampler(ALL), 6, True), lambda e: ALL[:18]),
-    "BatchSampler of epochs": (BatchSampler(DistributedSampler(ALL, 1, 0), 7, False), distributed),
+    "BatchSampler of epochs": (BatchSampler(DistributedSampler(ALL, 1, 0), 7, False), shuffled),
     "own batches": (Batches([3, 3, 2]), lambda e: [0, 1, 2, 0, 1, 2, 0, 1]),
 }
 TAKEN = CHANGING | {

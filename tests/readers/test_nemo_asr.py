@@ -15,7 +15,6 @@ import dali_storage
 from dali_storage import readers
 from dali_storage.contract.errors import ManifestLinesSkipped
 from tests.kit import manifests, versions
-from tests.kit.dali import both
 from tests.kit.manifests import KEY
 from tests.kit.parity import build, take
 
@@ -271,19 +270,6 @@ def test_values_mean_what_they_mean_to_dali(sound):
 
 
 # --- its place in a graph ------------------------------------------------------------------------
-
-
-def test_names_are_those_of_dali(sound):
-    manifest = manifest_of(sound, [{KEY: sound}])
-
-    def metas(module):
-        def define(**given):
-            first, second = module.nemo_asr(**given), module.nemo_asr(name="N", **given)
-            return *first, *second
-
-        return build(define, 1, {}, manifest_filepaths=manifest).reader_meta()
-
-    assert {*both(metas)} == {"__NemoAsr_0", "N"}
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

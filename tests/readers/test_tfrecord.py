@@ -11,7 +11,7 @@ from random import Random
 import google_crc32c
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali import Pipeline, fn
 from nvidia.dali.ops import _OpCounter
 from nvidia.dali.tfrecord import FixedLenFeature, VarLenFeature, float32, int64, string
 
@@ -96,30 +96,6 @@ def test_finding_out_features_leaves_nothing_behind(tmp_path, monkeypatch):
     assert descriptors(tmp_path) <= files
     assert os.listdir(tmp_path) == []
     assert _OpCounter().id == operators + 1  # by having been asked for the number
-
-
-@pytest.mark.parametrize("conditionals", [False, True])
-def test_names_and_seeds_are_those_that_dali_would_give(conditionals, write):
-    """The seed is the pipeline's second, the order hence that of DALI's reader."""
-    path = write(*(example({"n": int64_feature([number])}) for number in range(40)))
-
-    def run(operator):
-        @pipeline_def(
-            batch_size=8, num_threads=1, device_id=None, seed=9, enable_conditionals=conditionals
-        )
-        def make():
-            fn.random.uniform()
-            return *operator().values(), *operator().values()
-
-        pipeline = make()
-        outputs = [it.as_array().tolist() for _ in range(9) for it in pipeline.run()]
-        return sorted(pipeline.reader_meta()), outputs
-
-    arguments = {"path": path, "random_shuffle": True, "features": {"n": NUMBER}}
-    index = path.replace(".tfrecord", ".idx")
-    dali = run(lambda: fn.readers.tfrecord(**arguments, index_path=index))
-    assert run(lambda: readers.tfrecord(**arguments)) == dali
-    assert dali[0] == ["__TFRecord_1", "__TFRecord_2"]
 
 
 def test_numbers_that_are_missing_are_zeros_of_dalis_shape(write):
@@ -218,25 +194,6 @@ def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
         build(path=write(FINE), verify=True)
 
 
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        ("0 15", "sample 0: 15 bytes at 0: a record has at least 16 bytes; rebuild the index"),
-        ("0 0", "sample 0: 0 bytes at 0: a record has at least 16 bytes"),
-        ("0 30", "its header says .* bytes of data"),
-        ("0 46", "its header says 31 bytes of data"),
-        ("3 40", "its header says .* bytes of data"),
-        ("8 40", "sample 0: 40 bytes at 8: "),
-    ],
-)
-def test_an_index_of_another_file_is_noticed_when_a_record_is_read(index, message, write, tmp_path):
-    path = write(FINE, FINE)
-    (tmp_path / "x.idx").write_text(index)
-    pipeline = build(1, path=path, index_path=str(tmp_path / "x.idx"))
-    with pytest.raises(RecordError, match=message):
-        pipeline.run()
-
-
 def test_a_record_that_is_no_example_is_named(write):
     pipeline = build(path=write(FINE, FINE[:-1]))
     message = "sample 1: 46 bytes at 47: not a tf.train.Example: .* byte 2.*; write the file again"
@@ -248,23 +205,43 @@ def test_a_record_that_is_no_example_is_named(write):
 # --- indexes and files ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0 47\n1 47\n", "line 2: 47 bytes at 1 of '.*', which has 47 bytes; rebuild the index"),
-        ("-3 5\n", "line 1: 5 bytes at -3"),
-        ("0 47\n3 -2\n", "line 2: -2 bytes at 3"),
-        ("9223372036854775806 9\n", "line 1: 9 bytes at 9,223,372,036,854,775,806"),
-        ("", "has no records: no index begins with two integers"),
-        ("12", "has no records: no index begins with two integers"),
-        ("offset size\n0 47", "has no records: no index begins with two integers"),
-    ],
-)
-def test_an_index_that_lies_is_refused(text, message, write, tmp_path):
-    (tmp_path / "lies.idx").write_text(text)
-    index = str(tmp_path / "lies.idx")
+FRAMED = tf_record(FINE)
+NO_INDEX, BEYOND = "has no records: no index begins with two integers", "goes beyond the end of the"
+WRONG = [  # a file, its index, and the words of the error
+    (
+        FRAMED,
+        "0 47\n1 47\n",
+        "line 2: 47 bytes at 1 of '.*', which has 47 bytes; rebuild the",
+    ),
+    (FRAMED, "-3 5\n", "line 1: 5 bytes at -3"),
+    (FRAMED, "0 47\n3 -2\n", "line 2: -2 bytes at 3"),
+    (FRAMED, "9223372036854775806 9\n", "line 1: 9 bytes at 9,223,372,036,854,775,806"),
+    *((FRAMED, text, NO_INDEX) for text in ("", "12", "offset size\n0 47")),
+    # of another file
+    (FRAMED * 2, "0 15", "sample 0: 15 bytes at 0: a record has at least 16 bytes; rebuild the in"),
+    (FRAMED * 2, "0 0", "sample 0: 0 bytes at 0: a record has at least 16 bytes"),
+    (FRAMED * 2, "0 30", "its header says .* bytes of data"),
+    (FRAMED * 2, "0 46", "its header says 31 bytes of data"),
+    (FRAMED * 2, "3 40", "its header says .* bytes of data"),
+    (FRAMED * 2, "8 40", "sample 0: 40 bytes at 8: "),
+    # damaged
+    (b"", None, "has no records: the files are empty"),
+    (FRAMED + FRAMED[:-1], None, f"record 1 at 47 {BEYOND}"),
+    (FRAMED + FRAMED[:11], None, f"record 1 at 47 {BEYOND}"),
+    (FRAMED + b"\n", None, f"record 1 at 47 {BEYOND} file at 48"),
+    (gzip.compress(FRAMED, mtime=0), None, "record 0 .* truncated, compressed or not a TFRecord"),
+    (b"\xff" * 100, None, f"record 0 at 0 {BEYOND} file at 100"),
+]
+
+
+@pytest.mark.parametrize(("content", "index", "message"), WRONG)
+def test_a_file_that_is_damaged_or_has_a_wrong_index_is_refused(content, index, message, tmp_path):
+    path = tmp_path / "x.tfrecord"
+    path.write_bytes(content)
+    (tmp_path / "x.idx").write_text(index or "")
+    given = {"path": path, "index_path": None if index is None else str(tmp_path / "x.idx")}
     with pytest.raises(ValueError, match=message):
-        build(path=write(FINE), index_path=index)
+        build(1, **given).run()
 
 
 def some_text(random):
@@ -300,23 +277,6 @@ def test_an_index_that_is_made_is_that_of_the_records(size, tmp_path):
     path = write_tfrecord(tmp_path / "x.tfrecord", payloads, tmp_path / "expected.idx")
     assert main([str(path)]) == 0
     assert (tmp_path / "x.idx").read_bytes() == (tmp_path / "expected.idx").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "has no records: the files are empty"),
-        (tf_record(FINE) + tf_record(FINE)[:-1], r"record 1 at 47 goes beyond the end of the file"),
-        (tf_record(FINE) + tf_record(FINE)[:11], r"record 1 at 47 goes beyond the end of the file"),
-        (tf_record(FINE) + b"\n", r"record 1 at 47 goes beyond the end of the file at 48"),
-        (gzip.compress(tf_record(FINE), mtime=0), "record 0 .* truncated, compressed or not a TF"),
-        (b"\xff" * 100, "record 0 at 0 goes beyond the end of the file at 100"),
-    ],
-)
-def test_a_file_that_is_damaged_is_refused_without_an_index(content, message, tmp_path):
-    (tmp_path / "x.tfrecord").write_bytes(content)
-    with pytest.raises(ValueError, match=message):
-        build(path=tmp_path / "x.tfrecord")
 
 
 def test_a_file_that_becomes_shorter_while_it_is_scanned_is_refused(write, monkeypatch):

@@ -60,10 +60,10 @@ def test_what_came_since_a_copy_is_all_that_was_recorded_meanwhile():
 def test_times_are_those_of_all_threads_until_they_are_reset():
     times = Times()
     for thread in range(3):
-        times.record(thread, "reading", 10 + thread)
-    times.record(0, "opening", 1)
+        times.record(thread, {"reading": 2 * (10 + thread)}, 2)
+    times.record(0, {"opening": 1})
     merged = times.merged()
-    assert {name: it.total for name, it in merged.items()} == {"reading": 33, "opening": 1}
+    assert {name: it.total for name, it in merged.items()} == {"reading": 66, "opening": 1}
     times.reset()
     assert times.merged() == {}
-    assert merged["reading"].count == 3
+    assert (merged["reading"].count, merged["reading"].most) == (6, 12)

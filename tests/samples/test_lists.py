@@ -199,13 +199,9 @@ def test_an_argument_of_a_wrong_type_is_named(arguments, message):
         finding.find(**arguments)
 
 
-UNKNOWN = {
-    "S3://b/x": "write s3://",
-    "ftp://host/x": "mount or copy the data, and give its local path",
-    b"hdfs://h/x": "mount or copy the data, and give its local path",
-    "file:///data": "leave out file://",
-    "File:///data": "leave out file://",
-}
+COPY = "mount or copy the data, and give its local path"
+UNKNOWN = {"S3://b/x": "write s3://", "ftp://host/x": COPY, b"hdfs://h/x": COPY}
+UNKNOWN |= {"file:///data": "leave out file://", "File:///data": "leave out file://"}
 
 
 @pytest.mark.parametrize(("url", "remedy"), UNKNOWN.items(), ids=repr)
