@@ -12,7 +12,7 @@ import pytest
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import registry
-from dali_storage.loaders import Shard, cifar10, cifar100
+from dali_storage.loaders import Shard, cifar10
 from dali_storage.loaders.transforms import presets
 from tests.kit.cifar_archive import (
     BINARY,
@@ -178,34 +178,6 @@ def test_a_packed_archive_is_refused_with_the_command_that_extracts_it(tmp_path,
     for root in (packed, folder):
         with pytest.raises(ValueError, match=f"{re.escape(command)}$"):
             cifar10(root, "test", batch_size=2, **RAW)
-
-
-# Arguments
-
-TEN: dict[str, Any] = {"root": PYTHON, "split": "test", "batch_size": 2}
-
-
-@pytest.mark.parametrize(
-    ("load", "arguments", "error", "message"),
-    [
-        (cifar10, {"split": "val"}, ValueError, "split must be 'train' or 'test', not 'val'"),
-        (cifar10, {"root": 10}, TypeError, r"root must be str, bytes or os\.PathLike, not 10"),
-        (cifar10, {"cutout": 4}, TypeError, r"cifar10\(\): .*'cutout'"),
-        (cifar100, {}, FileNotFoundError, "no CIFAR-100 here: no cifar-100-python or"),
-        (cifar10, {"root": "cifar-100-python"}, FileNotFoundError, "no CIFAR-10 here: no cifar-10"),
-        (cifar10, {"root": "absent"}, FileNotFoundError, "'.*/absent'"),
-        (cifar10, {"root": f"{PYTHON}/{TEST}"}, ValueError, "must be a directory, not the file"),
-        # Only an archive is said to be packed.
-        (cifar10, {"root": f"{BINARY}/{TEXT}"}, ValueError, r"\.txt'; give the directory"),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_wrong_arguments_are_refused_by_the_call(cifar, load, arguments, error, message):
-    given = TEN | RAW | arguments
-    if isinstance(given["root"], str):
-        given["root"] = cifar / given["root"]
-    with pytest.raises(error, match=message):
-        load(**given)
 
 
 class OnAGpu(MemoryReader):

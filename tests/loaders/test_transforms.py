@@ -267,11 +267,6 @@ def test_images_of_a_policy_are_dalis_and_no_warning_of_dali_is_seen(photographs
     assert not np.array_equal(ours, images)
 
 
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(ValueError, match=r"policy must be one of .*, not 'ta_wide'"):
-        Auto("ta_wide")
-
-
 # Parts replaced by a colour
 
 
