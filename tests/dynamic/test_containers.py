@@ -271,20 +271,3 @@ def test_the_new_arguments_have_their_effect(tmp_path):
         with pytest.raises(RecordError, match=r"1\.tfrecord.*checksum"):
             next(epoch)
     assert numbers == [*range(50, 99)]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: readers.Webdataset(ext="n"), TypeError, "missing .* argument: 'paths'"),
-        (lambda: readers.Webdataset(paths="x"), TypeError, "missing .* argument: 'ext'"),
-        (lambda: readers.Numpy(resume={}), TypeError, r"Numpy.* unexpected .* argument 'resume'"),
-        (lambda: readers.TFRecord(path="x", features={}), ValueError, "features must not be empty"),
-        (lambda: readers.Numpy(device="gpu"), ValueError, "device must be 'cpu' in dynamic mode"),
-        (lambda: readers.Numpy(-1, files=["x"]), ValueError, "Numpy: max_batch_size must"),
-        (lambda: next(readers.Numpy(files=["x.npy"]).next_epoch()), FileNotFoundError, r"x\.npy"),
-    ],
-)
-def test_wrong_arguments_are_refused_by_name(call, error, words):
-    with pytest.raises(error, match=words):
-        call()

@@ -72,6 +72,16 @@ CALLS: list[tuple[Any, dict[str, Any], type[Exception], str]] = [  # ...: left o
             ([f"{n}" for n in range(9)], "missing: '0', '1', '2', '3', '4' and 4 more"),
         )
     ),
+    *(
+        (image_folder, {"root": root}, error, words)
+        for root, error, words in (
+            ("empty", ValueError, r"has no class directories: expected root/class/image"),
+            ("jpegs/c0/0.jpg", ValueError, r"0\.jpg' is neither a directory nor an index"),
+            ("nowhere", FileNotFoundError, "nowhere"),
+            ("S3://images", ValueError, r"^root must be a local path or a URL .*: write s3://"),
+            (None, ValueError, "root=None, but backend 'python-file' does not know"),
+        )
+    ),
     (imagenet, {"split": "test"}, ValueError, "split must be 'train' or 'val', not 'test'"),
     (imagenet, {"classes": ["n01440764"]}, TypeError, r"imagenet\(\): .*'classes'"),
     (imagenet, {"root": f"cifar/{PYTHON}/test_batch"}, NotADirectoryError, "test_batch"),
@@ -108,6 +118,7 @@ def test_a_wrong_call_is_refused_at_once(
 ):
     (tmp_path / "jpegs").symlink_to(jpegs)
     (tmp_path / "cifar").symlink_to(cifar)
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "jax", None)
     if change == {"to": "torch"}:  # others need it
