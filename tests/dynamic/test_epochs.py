@@ -114,15 +114,6 @@ def test_two_epochs_at_once_take_from_one_stream(tree):
     both(play, file_root=str(tree(22)))
 
 
-def test_calls_of_the_reader_give_the_batches_of_dalis(tree):
-    for size, options in ((4, {"batch_size": 4}), (None, {}), (4, {})):
-        both(
-            lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],
-            file_root=str(tree(22)),
-            max_batch_size=size,
-        )
-
-
 def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree):
     def start(reader):
         next(reader.next_epoch(4))

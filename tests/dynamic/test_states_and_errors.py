@@ -122,12 +122,6 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
             next(reader.next_epoch())
 
 
-@pytest.mark.parametrize("given", [{}, {"stall_after": None}, {"stall_after": 2}], ids=str)
-def test_a_reader_is_watched_as_its_argument_says(root, given):
-    with File(4, file_root=root, **given) as reader:
-        assert reader._opening.observe.keywords["stall_after"] == given.get("stall_after", 60)
-
-
 # --- what is refused, what is left --------------------------------------------------------------
 
 

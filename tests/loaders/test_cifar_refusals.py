@@ -95,35 +95,15 @@ def test_a_name_in_a_text_file_is_a_line(copy):
 # Files and directories
 
 
-def replaced_by_itself(path):
-    path.rename(path.with_name("moved"))
-    path.symlink_to(path)
-
-
-def replaced_by_a_fifo(path):
-    """Which open() would wait for."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replaced_by_a_directory(path):
-    path.unlink()
-    path.mkdir()
-
-
-def of_a_terabyte(path):
-    os.truncate(path, 1 << 40)
-
-
 @pytest.mark.parametrize("name", [TEST, NAMES])
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         (Path.unlink, FileNotFoundError, "{name} missing"),
-        (replaced_by_a_fifo, FileNotFoundError, "{name} missing"),
-        (replaced_by_a_directory, FileNotFoundError, "{name} missing"),
-        (replaced_by_itself, OSError, "symbolic links: '{path}"),
-        (of_a_terabyte, ValueError, "^'{path}': 1099511627776 bytes are too many"),
+        (lambda it: (it.unlink(), os.mkfifo(it)), FileNotFoundError, "{name} missing"),
+        (lambda it: (it.unlink(), it.mkdir()), FileNotFoundError, "{name} missing"),
+        (lambda it: (it.unlink(), it.symlink_to(it)), OSError, "symbolic links: '{path}"),
+        (lambda it: os.truncate(it, 1 << 40), ValueError, "^'{path}': 1099511627776 bytes are to"),
     ],
 )
 def test_a_file_that_is_missing_or_cannot_be_read_is_refused_by_its_name(

@@ -63,13 +63,6 @@ class TestHalfCached(RangeTests, ReaderTests):
         return PythonFileReader(catalog)
 
 
-@of_reading
-@pytest.mark.usefixtures("half")
-class TestHalfCachedByPreadv(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="preadv")
-
-
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.usefixtures("half")
 def test_the_share_stays_in_the_page_cache_and_the_rest_does_not_come_there(tmp_path, whole):

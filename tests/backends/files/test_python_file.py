@@ -43,13 +43,6 @@ class TestAio(RangeTests, ReaderTests):
         return PythonFileReader(catalog, io="aio")
 
 
-@pytest.mark.long
-@of_reading
-class TestOneLane(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, lanes=1)
-
-
 @of_reading
 class TestDirect(RangeTests, ReaderTests):
     def open(self, catalog):
@@ -62,13 +55,6 @@ class TestPreadv(RangeTests, ReaderTests):
 
     def open(self, catalog):
         return PythonFileReader(catalog, io="preadv")
-
-
-@pytest.mark.long
-@of_reading
-class TestPreadvDirect(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="preadv", direct=True)
 
 
 def test_a_reader_that_opens_for_writing_does_not_pass(one_file):
