@@ -1,4 +1,4 @@
-"""`python -m tests.kit.removed FAMILY TESTS...`: pytest, as if the modules of a family were removed."""
+"""`python -m tests.kit.removed FAMILY TESTS...`: pytest without the modules of a family."""
 
 import sys
 
