@@ -17,12 +17,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..contract.reader import Durations, Reader
-from ..contract.stages import Activity, mine
+from ..contract.stages import Activity, Log, mine
 from ..reading.buffers import Room
 from ..reading.lanes import be_lane
 from ..reading.slots import Observer
 from ..runtime.histogram import Histogram, Times
-from ..runtime.profiling import make_log, show_name
+from ..runtime.machine import show_name
 
 if TYPE_CHECKING:
     from .stalls import Stall
@@ -36,8 +36,8 @@ _LATE = 5 * 10**9  # ns: no machine is that busy, so the process was stopped
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds between two looks; a stop of the process is seen then
 
 
-class Thread(Activity):
-    """A thread of a reader, which times its stages. A block of `with` is a batch of a lane.
+class Timed(Activity):
+    """The activity of a thread, with the times of its stages. A block of `with` is a lane's batch.
 
     Attributes:
         count: how many batches, of equal shares, the block reads at once.
@@ -48,7 +48,7 @@ class Thread(Activity):
 
     def __init__(self, name: str, times: Times, number: int) -> None:
         """Count in `times`, as the thread with this `number`."""
-        super().__init__(name, make_log())
+        super().__init__(name, _make_log())
         self.count, self.slow = 1, list[Slow]()
         self._times, self._number = times, number
 
@@ -111,7 +111,7 @@ class Meter(Observer):
     def __init__(self, name: str, shown: str, stall_after: float | None = None) -> None:
         """See the attributes."""
         self.name, self.key, self.shown, self.stall_after = name, name, shown, stall_after
-        self.threads: list[Thread] = []
+        self.threads: list[Timed] = []
         self.times, self.waited = Times(), 0
         self.requests: Durations | None = None
         self.room: Room | None = None
@@ -143,7 +143,7 @@ class Meter(Observer):
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
         """See `Observer`; the reader is open until `closed()`."""
-        thread, outer = Thread("opening", Times(), 0), mine.activity
+        thread, outer = Timed("opening", Times(), 0), mine.activity
         try:
             self.threads = [thread]
             thread.adopt()
@@ -159,7 +159,7 @@ class Meter(Observer):
     def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
         """See `Observer`."""
         names = enumerate([*range(reader.lanes), "asking"])
-        self.threads = [Thread(f"{self.name}:{it}", self.times, number) for number, it in names]
+        self.threads = [Timed(f"{self.name}:{it}", self.times, number) for number, it in names]
         self.choices = {name: str(choice) for name, choice in reader.choices.items()}
         self.room, self.bad = room, bad
         self.reset()
@@ -170,7 +170,7 @@ class Meter(Observer):
         show_name()
         self.threads[lane].adopt()
 
-    def reading(self, lane: int, index: int, count: int) -> Thread:
+    def reading(self, lane: int, index: int, count: int) -> Timed:
         """See `Observer`."""
         thread = self.threads[lane]
         thread.batch, thread.count = index, count
@@ -269,30 +269,31 @@ class OpenReaders:
         now, delay = self._clock(), _LONGEST
         if now > self._planned + _LATE:
             self._resumed = now  # nothing could go on meanwhile, so all stages begin now
-        for each in self._watched():
+        for meter, stall_after in self._watched():
             try:
-                delay = min(delay, self._look_at(each, now))
+                delay = min(delay, self._look_at(meter, stall_after, now))
             # One reader must not end the watch of the others.
             except Exception as error:
                 with contextlib.suppress(Exception):
-                    self._warn(f"{each.shown} cannot be watched: {error!r}")
+                    self._warn(f"{meter.title} cannot be watched: {error!r}")
         delay = max(_SHORTEST, delay)
         self._planned = now + 1e9 * delay
         return delay
 
-    def _look_at(self, meter: Meter, now: int) -> float:
+    def _look_at(self, meter: Meter, stall_after: float, now: int) -> float:
         """Return the seconds until a thread may have been in one stage for too long."""
         begun = [began for thread in meter.threads for _, began in thread.log[-1:]]
-        rest = (meter.stall_after or 0) - (now - max(min(begun, default=now), self._resumed)) / 1e9
-        if rest > 0:
-            return rest
+        age = (now - max(min(begun, default=now), self._resumed)) / 1e9
+        if age < stall_after:
+            return stall_after - age
         from .stalls import Stall
 
-        meter.stall = meter.stall or Stall(meter.title, meter.stall_after or 0, self._warn)
-        return meter.stall.look(meter.threads, now, self._resumed)
+        meter.stall = meter.stall or Stall(stall_after, self._warn)
+        return meter.stall.look(meter.title, meter.threads, now, self._resumed)
 
-    def _watched(self) -> list[Meter]:
-        return [it for it in self.readers.copy().values() if it.stall_after is not None]
+    def _watched(self) -> list[tuple[Meter, float]]:
+        readers = self.readers.copy().values()
+        return [(it, it.stall_after) for it in readers if it.stall_after is not None]
 
     def _run(self) -> None:
         # A reader that is collected here is closed elsewhere: closing may hang.
@@ -313,6 +314,21 @@ OPEN = OpenReaders()
 """Of this process."""
 
 os.register_at_fork(after_in_child=OPEN.reset)
+
+
+def _make_log() -> Log:
+    """A list of stages; one that makes NVTX ranges of them if a tool is attached."""
+    try:
+        import nvtx
+
+        domain = nvtx.get_domain("dali_storage")
+        if domain.get_event_attributes("reading") is None:  # of a dummy: there is no tool
+            return []
+        from ..runtime.profiling import NvtxLog
+
+        return NvtxLog(domain)
+    except Exception:  # not installed, or of another interface: ranges are not worth an error
+        return []
 
 
 def meter_of(observer: Observer) -> Meter:

@@ -231,6 +231,3 @@ def test_only_memory_of_the_lease_counts_as_page_locked():
     ]
     assert [gpu_memory._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
     assert [gpu_memory._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
-    memory = gpu_memory.PageLocked(pool_of(np.empty))
-    assert memory.page_locked(of_the_lease)
-    assert not any(memory.page_locked([*of_the_lease, each]) for each in not_of_it)

@@ -2,10 +2,8 @@
 
 import gc
 import sys
-import threading
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +13,10 @@ from dali_storage.contract import stages as ambient
 from dali_storage.contract.options import Choice
 from dali_storage.contract.stages import enter, mine, note
 from dali_storage.observing import meter
-from dali_storage.observing.meter import Meter
+from dali_storage.observing.meter import Meter, Timed
 from dali_storage.observing.statistics import figures
 from dali_storage.reading.buffers import Room
-from dali_storage.runtime import profiling
+from dali_storage.runtime.histogram import Times
 from tests.kit.interrupts import interrupted
 
 READER: Any = SimpleNamespace(lanes=1, times=None, choices={})
@@ -160,10 +158,11 @@ class Domain:
 
 @pytest.mark.parametrize("attached", [True, False])
 def test_stages_are_nvtx_ranges_if_a_tool_is_attached(monkeypatch, clock, attached):
-    domains = {}
+    domain, names = Domain(attached), set()
 
     def get_domain(name):
-        return domains.setdefault(name, Domain(attached))
+        names.add(name)
+        return domain
 
     monkeypatch.setitem(sys.modules, "nvtx", SimpleNamespace(get_domain=get_domain))
     one = Meter("R", "R")
@@ -171,40 +170,12 @@ def test_stages_are_nvtx_ranges_if_a_tool_is_attached(monkeypatch, clock, attach
     monkeypatch.setattr(mine, "activity", one.threads[0])
     with one.reading(0, 1, 1):
         stages(clock, ("opening", 1), ("reading", 1), ("decoding", 1))
-        assert domains["dali_storage"].open == attached
-    assert [*domains] == ["dali_storage"]
-    assert domains["dali_storage"].open == 0
-    assert domains["dali_storage"].seen == ["opening", "reading", "decoding"] * attached
+        assert domain.open == attached
+    assert (domain.open, names) == (0, {"dali_storage"})
+    assert domain.seen == ["opening", "reading", "decoding"] * attached
     assert totals(one) == {"opening": 1, "reading": 1, "decoding": 1}
 
 
 def test_without_the_package_nvtx_there_are_no_ranges(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    assert type(profiling.make_log()) is list
-
-
-@pytest.mark.parametrize(
-    ("name", "comm"),
-    [
-        ("dali_storage:Reader:0", "dali:Reader:0"),
-        ("dali_storage:ImageNetTrain:12", "dali:ImageNe:12"),
-        ("dali_storage:cache", "dali:cache"),
-        ("dali_storage:get:network", "dali:ge:network"),
-        ("dali_storage:Ünïcödé:1", None),
-    ],
-)
-def test_the_kernel_knows_a_thread_by_its_name(name, comm):
-    seen = []
-
-    def look():
-        profiling.show_name()
-        path = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
-        seen.append(path.read_bytes().rstrip(b"\n"))
-
-    thread = threading.Thread(target=look, name=name)
-    thread.start()
-    thread.join()
-    if comm is None:  # a letter may be cut
-        assert (seen[0][:5], seen[0][-2:], len(seen[0])) == (b"dali:", b":1", 15)
-    else:
-        assert seen == [comm.encode()]
+    assert type(Timed("R:0", Times(), 0).log) is list

@@ -119,28 +119,3 @@ def test_a_pipe_that_nobody_reads_does_not_hold_the_program(watchdog, full_pipe,
     dali_storage.report_on(SIGNAL)
     signal.raise_signal(SIGNAL)
     assert len(os.read(full_pipe[0], 10**7)) == full_pipe[1]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(it, "takes a signal such as signal.SIGUSR2") for it in (0, -1, True, 1000, "USR2", None)]
-    + [(signal.SIGSEGV, "takes a signal such as"), (signal.SIGKILL, "SIGKILL has no handlers")],
-)
-def test_what_is_no_signal_for_python_is_refused(number, words):
-    with pytest.raises(ValueError, match=words):
-        dali_storage.report_on(number)
-
-
-def test_another_thread_than_the_main_one_is_refused():
-    errors = []
-
-    def call():
-        try:
-            dali_storage.report_on(SIGNAL)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(SECONDS)
-    assert "must be called in the main thread" in errors[0]

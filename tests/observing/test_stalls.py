@@ -13,7 +13,7 @@ import pytest
 
 import dali_storage
 from dali_storage.observing import meter, reporting, stalls
-from dali_storage.observing.meter import Meter, OpenReaders, Thread
+from dali_storage.observing.meter import Meter, OpenReaders, Timed
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.runtime.histogram import Times
@@ -72,7 +72,7 @@ def looking():
 def opened(readers, stall_after=10.0, threads=1, name="R"):
     """A reader, and its threads."""
     reader = Meter(name, name)
-    reader.threads = [Thread(f"{name}:{it}", Times(), it) for it in range(threads)]
+    reader.threads = [Timed(f"{name}:{it}", Times(), it) for it in range(threads)]
     readers.add(reader)
     reader.stall_after = stall_after  # only now: no thread is started
     return reader, reader.threads
@@ -295,7 +295,7 @@ def test_a_reader_that_wants_earlier_warnings_does_not_wait_for_the_others(watch
     wait_until(lambda: watchdog._planned < inf)
     add(watchdog, 1e308)  # more than the clock can count
     reader = Meter("R", "R", SOON)
-    reader.threads = [Thread("R:0", Times(), 0)]
+    reader.threads = [Timed("R:0", Times(), 0)]
     reader.threads[0].log.append(("reading", 0))
     watchdog.add(reader)
     assert watchdog.warnings.get(timeout=SECONDS).startswith("R (R-3): in one stage for")
@@ -333,14 +333,14 @@ def test_a_fork_has_a_watchdog_of_its_own():
 
 ENDS = """
 import threading, time
-from dali_storage.observing.meter import OPEN, Meter, Thread
+from dali_storage.observing.meter import OPEN, Meter, Timed
 from dali_storage.runtime.histogram import Times
 warned = threading.Semaphore(0)
 WARN = OPEN._warn
 OPEN._warn = lambda text: (WARN(text), warned.release())
 for number in range(200):
     reader = Meter("R", "R", 0.001 + number / 10_000)
-    reader.threads = [Thread("R:0", Times(), 0)]
+    reader.threads = [Timed("R:0", Times(), 0)]
     reader.threads[0].log.append(("reading", time.monotonic_ns()))
     OPEN.add(reader)
 warned.acquire()

