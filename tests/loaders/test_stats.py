@@ -19,11 +19,9 @@ class Clock:
         """With `waits`, every wait for the storage takes a second."""
         self.now, self.asked = 0, False
         self.waits = waits
-        self.patch(monkeypatch, loader_module, lambda: self.now)
+        clock = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr(loader_module, "time", clock)
         monkeypatch.setattr(observer, "perf_counter", self.of_storage)
-
-    def patch(self, monkeypatch, module, clock):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
 
     def of_storage(self):
         """Called when a batch is asked for, and when it is there."""
@@ -36,11 +34,7 @@ class Clock:
     ("slow", "expected", "advice"),
     [
         ("model", LoaderStats(6, 22, 5.0, 0.0, 0.0), "model-bound: the loader keeps up"),
-        (
-            "storage",
-            LoaderStats(6, 22, 6.0, 6.0, 6.0),
-            "storage-bound: try backend_options={'direct': True}",
-        ),
+        ("storage", LoaderStats(6, 22, 6.0, 6.0, 6.0), "storage-bound: try backend_options={'di"),
         ("operator", LoaderStats(6, 22, 12.0, 12.0, 0.0), "pipeline-bound: try more num_threads"),
     ],
 )

@@ -250,40 +250,27 @@ def test_what_cannot_be_mapped_is_refused_by_name(packed, monkeypatch, tmp_path)
         PythonFileReader(packed, io="mmap")
 
 
-def no_old_kernel(monkeypatch):
-    monkeypatch.setattr(mapping, "_POPULATE_READ", 1_000_000)
-
-
-def no_addresses(monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(mapping, "reserve", refuse)
-
-
-def no_local_disk(monkeypatch):
-    monkeypatch.setattr(mapped, "is_local", lambda path: not path.endswith(b"2"))
-
-
-def limited(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 46, resource.RLIM_INFINITY))
+def no_addresses(*_):
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
 @pytest.mark.parametrize(
-    ("lack", "why"),
+    ("module", "name", "value", "why"),
     [
-        (limited, r"RLIMIT_AS.*ulimit -v unlimited"),
-        (no_old_kernel, r"use Linux 5\.14 or newer"),
-        (no_addresses, r"cannot map 8,388,608 bytes"),
-        (no_local_disk, r"container2 is not on a known local file system"),
+        (resource, "getrlimit", lambda _: (1 << 46, -1), r"RLIMIT_AS.*ulimit -v unlimited"),
+        (mapping, "_POPULATE_READ", 1_000_000, r"use Linux 5\.14 or newer"),
+        (mapping, "reserve", no_addresses, r"cannot map 8,388,608 bytes"),
+        (mapped, "is_local", lambda it: not it.endswith(b"2"), r"container2 is not on a known loc"),
     ],
 )
-def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monkeypatch, lack, why):
+def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(
+    packed, monkeypatch, module, name, value, why
+):
     *_, status = PythonFileReader.devices()  # for the doctor
     assert (status.name, status.problem) == ("io='mmap'", None)
-    lack(monkeypatch)
+    monkeypatch.setattr(module, name, value)
     *_, status = PythonFileReader.devices()
-    assert (status.problem is None) == (lack in (no_addresses, no_local_disk))
+    assert (status.problem is None) == (name in ("reserve", "is_local"))
     with pytest.warns(NotMapped, match=rf"copied despite io='mmap': .*{why}") as seen:
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__
