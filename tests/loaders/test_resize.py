@@ -124,7 +124,7 @@ def test_a_warning_says_which_ranks_have_saved_the_state():
         state = take_two(first)
     smaller = replace(MAKE, batch_size=3)
     for make, world, size in ((MAKE, 3, 4), (smaller, 3, 3), (smaller, 2, 3)):
-        words = f"2 ranks .* of 4, but here are {world} with batches of {size}: .* operators restart"
+        words = f"2 ranks .* 4, but here are {world} with batches of {size}: .* operators restart"
         with (
             Loader(make, shard=Shard(0, world), to="numpy") as other,
             pytest.warns(UserWarning, match=words) as seen,

@@ -20,7 +20,6 @@ from dali_storage.backends.linux import libc, mapping
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import NotMapped
 from dali_storage.contract.ranges import Ranges
-from dali_storage.samples.discovery import from_files
 from dali_storage.testing import RangeTests, ReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
@@ -239,11 +238,7 @@ def test_a_container_that_is_broken_under_its_views(tmp_path, way, status, print
 # --- Refused, and copied instead -----------------------------------------------------------------
 
 
-def test_what_cannot_be_mapped_is_refused_by_name(packed, monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=r"io='mmap' and direct=True exclude each other"):
-        PythonFileReader(packed, io="mmap", direct=True)
-    with pytest.raises(ValueError, match=r"io='mmap' is for containers: .* leave out io"):
-        PythonFileReader(from_files(["x"]), io="mmap")
+def test_more_containers_than_can_be_mapped_are_refused(packed, monkeypatch, tmp_path):
     (tmp_path / "most").write_text("11\n")
     monkeypatch.setattr(mapped, "_MOST", tmp_path / "most")
     with pytest.raises(ValueError, match=r"3 containers are more than a quarter .* \(11\)"):
