@@ -38,9 +38,10 @@ def readers_without_outputs_in_use(module, root):
     return fn.random.uniform(), shuffled(module, root), fn.random.uniform()
 
 
-@pytest.mark.parametrize(
-    "define", [more_than_all_seeds_of_a_pipeline, readers_without_outputs_in_use]
-)
+MANY = pytest.param(more_than_all_seeds_of_a_pipeline, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("define", [MANY, readers_without_outputs_in_use])
 def test_operators_draw_as_beside_dalis_readers(define, root):
     both(lambda module: take(pipeline_of(lambda: define(module, root), seed=9), 9))
 

@@ -15,16 +15,13 @@ from tests.kit.launch import LOCAL
 from tests.kit.paths import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+TRAINING = "--data {pictures} --epochs 3"
+IGNITE = f"{{examples}}/ignite_train.py {TRAINING}"
+TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2"
+SETS = "--imagenet {sets}/imagenet --cifar {sets}/cifar"
 COMMANDS = {
-    "ignite": [
-        "{examples}/ignite_train.py --data {pictures} --epochs 3 --max-steps 6",
-        "{examples}/ignite_train.py --data {pictures} --epochs 3 "
-        "--resume checkpoints/checkpoint_6.pt",
-    ],
-    "torchrun": [
-        "-m torch.distributed.run --standalone --nproc-per-node 2 {examples}/torchrun_train.py "
-        "--data {pictures} --epochs 3 --max-steps 2"
-    ],
+    "ignite": [f"{IGNITE} --max-steps 6", f"{IGNITE} --resume checkpoints/checkpoint_6.pt"],
+    "torchrun": [f"{TORCHRUN} {{examples}}/torchrun_train.py {TRAINING} --max-steps 2"],
     "lightning": ["{examples}/lightning_train.py --data {pictures} --max-steps 10"],
     "jax": ["{examples}/jax_train.py --data {pictures} --epochs 3 --max-steps 3"],
     "plot": ["{examples}/plot_mixture.py mixture.svg"],
@@ -32,10 +29,7 @@ COMMANDS = {
     "mixture": ["{examples}/mixture.py --data {pictures}"],
     "coco": ["{examples}/coco_ssd.py"],
     "dynamic": ["{examples}/dynamic_train.py --data {pictures} --max-steps 6"],
-    "side_by_side": [
-        "{sets}/side_by_side.py --imagenet {sets}/imagenet --cifar {sets}/cifar "
-        "--threads 1 --max-steps 1"
-    ],
+    "side_by_side": [f"{{sets}}/side_by_side.py {SETS} --threads 1 --max-steps 1"],
 }
 STEPS, VALIDATION = 4, 32  # of `pictures`: batches of 32 for training, samples for validation
 CHANCE = 0.25
@@ -74,14 +68,9 @@ def printed(results, pictures, sets):
         output = ""
         for command in COMMANDS[name]:
             line = command.format(examples=ROOT / "examples", pictures=pictures, sets=sets)
-            done = subprocess.run(
-                [sys.executable, *shlex.split(line)],
-                cwd=results / name,
-                env=os.environ | LOCAL | {"PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                timeout=600,
-            )
+            words, env = [sys.executable, *shlex.split(line)], os.environ | LOCAL
+            given = {"env": env | {"PYTHONPATH": path}, "cwd": results / name, "timeout": 600}
+            done = subprocess.run(words, **given, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             output += done.stdout
         return output

@@ -29,11 +29,8 @@ def found(path):
 
 def expected(path):
     with tarfile.open(path, encoding="utf-8", errors="surrogateescape") as tar:
-        return [
-            Member(os.fsencode(each.name).lstrip(b"/"), each.offset_data, each.size)
-            for each in tar
-            if each.isreg()
-        ]
+        files = [(os.fsencode(each.name), each) for each in tar if each.isreg()]
+    return [Member(name.lstrip(b"/"), each.offset_data, each.size) for name, each in files]
 
 
 def change(path, offset, data):

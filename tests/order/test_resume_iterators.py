@@ -147,6 +147,7 @@ def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole():
     assert epochs(iterator(made, DROP), 2) == [[[[*range(24, 36)]]], [[[*range(12)]]]]
 
 
+@pytest.mark.long  # to import JAX takes seconds
 def test_an_iterator_of_jax_goes_on():
     jax = pytest.importorskip("nvidia.dali.plugin.jax", exc_type=ImportError)
     (going_on,) = ranks(1, 5, state := begun(3))

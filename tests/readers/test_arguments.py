@@ -15,7 +15,6 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import dali, readers
-from dali_storage.loaders.datasets.settings import Settings
 from tests.kit import versions
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
@@ -89,18 +88,6 @@ def test_a_value_means_what_it_means_to_dali(tree, argument, value):
     require(argument)
     ours, real = both(tree, **NEIGHBOURS.get(argument, {}), **{argument: value})
     assert ours == real
-
-
-SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
-
-
-@pytest.mark.parametrize("value", SECONDS, ids=lambda it: f"{it!r:.12}")
-@pytest.mark.parametrize("make", [readers.file, Settings])
-def test_a_stall_after_that_is_no_number_of_seconds_is_refused(make, value):
-    own = {"batch_size": 1} if make is Settings else {"files": ["a"]}
-    words = "stall_after must be a number of seconds above 0, or None for no warnings, not "
-    with pytest.raises(ValueError, match=words):
-        make(stall_after=value, **own)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ from tests.kit.webdataset import MEMBERS, build, find
 # --- arguments -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "convert", [str, os.fsencode, Path, lambda path: [path], lambda p: (str(p),)]
-)
+@pytest.mark.parametrize("convert", [os.fsencode, Path, lambda path: [path], lambda p: (str(p),)])
 def test_paths_may_be_one_or_several_of_any_kind(tar, index, convert):
     pipeline = build(paths=convert(tar), index_paths=convert(index), ext="jpg")
     assert contents(pipeline) == [[b"one", b"two" * 400, b"three"]]
@@ -91,15 +89,10 @@ def test_small_samples_of_one_size_are_one_array(tar):
     assert [bytes(each) for each in txt] == [b"", b"text"]
     both = b"aaaa", b"bbbb", b"cccc", b"dddd", b"eeee", b"ffff"
     outputs = fmt.decode(catalog, np.arange(2), views_of(both))
-    assert [np.asarray(each).tobytes() for each in outputs] == [
-        b"aaaadddd",
-        b"bbbbeeee",
-        b"ccccffff",
-    ]
-    large = views_of([bytes(5000)] * 6)
-    assert not any(
-        isinstance(each, np.ndarray) for each in fmt.decode(catalog, np.arange(2), large)
-    )
+    joined = [np.asarray(each).tobytes() for each in outputs]
+    assert joined == [b"aaaadddd", b"bbbbeeee", b"ccccffff"]
+    large = fmt.decode(catalog, np.arange(2), views_of([bytes(5000)] * 6))
+    assert not any(isinstance(each, np.ndarray) for each in large)
 
 
 def test_containers_are_counted_with_those_that_have_no_samples(tmp_path, tar):
@@ -134,11 +127,10 @@ def test_an_empty_file_may_end_a_tar_without_zeros(tmp_path):
     content = write_tar(tmp_path / "a.tar", [("1.jpg", b"1"), ("1.cls", b"")]).read_bytes()
     (tmp_path / "a.tar").write_bytes(content[: 3 * 512])  # DALI: SIGSEGV
     assert make_indexes([str(tmp_path / "a.tar")]) == 0
+    given = {"paths": tmp_path / "a.tar", "ext": ["jpg", "cls"]}
     for indexes in (None, tmp_path / "a.idx"):
         for backend in ("memory", "python-file"):
-            pipeline = build(
-                paths=tmp_path / "a.tar", index_paths=indexes, ext=["jpg", "cls"], backend=backend
-            )
+            pipeline = build(**given, index_paths=indexes, backend=backend)
             assert contents(pipeline) == [[b"1"] * 3, [b""] * 3]
 
 

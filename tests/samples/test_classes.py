@@ -12,18 +12,10 @@ from dali_storage.samples import finding, listing
 from dali_storage.samples.listed import from_store
 from dali_storage.samples.listing import choose_samples
 
-Names = strategies.lists(
-    strategies.lists(
-        strategies.one_of(
-            strategies.sampled_from([b"a", b"a-", b"b", b"a.jpg", b"", b"\xff", b"a" * 9]),
-            strategies.text("ab-./0!é", max_size=12).map(str.encode),
-        ),
-        min_size=1,
-        max_size=3,
-    ).map(b"/".join),
-    unique=True,
-    max_size=40,
-).map(lambda names: sorted(filter(None, names)))
+parts = strategies.sampled_from([b"a", b"a-", b"b", b"a.jpg", b"", b"\xff", b"a" * 9])
+parts |= strategies.text("ab-./0!é", max_size=12).map(str.encode)
+names = strategies.lists(parts, min_size=1, max_size=3).map(b"/".join)
+Names = strategies.lists(names, unique=True, max_size=40).map(lambda it: sorted(filter(None, it)))
 
 Filters = strategies.sampled_from([["*"], ["a*"], ["*.jpg"], ["[!a]*", "a"], ["nothing"]])
 
