@@ -220,7 +220,6 @@ class PythonFileReader(Reader):
         found = np.full_like(batch.sizes, -1)
         if not self._files.by_ring or self._files.keeps(lane) or (ring := uring.ring()) is None:
             return found
-        enter("reading")
         small = np.flatnonzero(batch.sizes < LARGE)
         samples, iovecs = batch.samples[small], self._iovecs(batch, small)
         paths, flags = self._catalog.paths(samples), self._files.flags_of(samples)

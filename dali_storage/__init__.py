@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .contract.remote import Listing, Remote
     from .dali.queries import statistics
     from .observing.signals import report, report_on
-    from .observing.statistics import ReaderStatistics, StageTimes
-    from .observing.tally import metrics
+    from .observing.statistics import ReaderStatistics, StageTimes, metrics
     from .ops.swapping import patch
     from .ranks import shard
 
@@ -90,8 +89,7 @@ hold_names(
             ".contract.reader": ("Batch", "Reader"),
             ".contract.remote": ("Listing", "Remote"),
             ".observing.signals": ("report", "report_on"),
-            ".observing.statistics": ("ReaderStatistics", "StageTimes"),
-            ".observing.tally": ("metrics",),
+            ".observing.statistics": ("ReaderStatistics", "StageTimes", "metrics"),
             ".dali.queries": ("statistics",),
             ".ops.swapping": ("patch",),
             ".ranks": ("shard",),

@@ -63,7 +63,7 @@ class Pace:
         """Note a time; those of a "request", which was answered, are response times."""
         if kind == "request":
             self._recent.append(seconds)
-        self.times.record(threading.get_ident(), kind, round(1e9 * seconds))
+        self.times.record(threading.get_ident(), {kind: round(1e9 * seconds)})
 
     def grown(self, count: int) -> int:
         """One more than `count` requests if the store, not a processor, is slow; or the same."""

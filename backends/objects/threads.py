@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
-from ...runtime.machine import start_thread
-from ...runtime.profiling import show_name
+from ...runtime.machine import show_name, start_thread
 from .calls import Call
 from .errors import retryable
 from .pace import Pace

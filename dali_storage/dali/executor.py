@@ -9,6 +9,7 @@ from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 
+from ..contract.faces import explained
 from . import compat
 from .group import ReaderGroup, readers_of
 from .seeds import with_takers
@@ -98,6 +99,7 @@ def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) ->
     )
 
 
+@explained()
 def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
     from ..saving import positions
 
@@ -111,6 +113,7 @@ def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) 
     return original(checkpoint)
 
 
+@explained()
 def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: bytes) -> Any:
     from ..saving import positions
     from .resume import extend_iterators_to_resume

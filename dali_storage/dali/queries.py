@@ -1,17 +1,37 @@
 """Questions to the readers of a pipeline, and changes: names of `dali_storage` and `readers`."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
 from ..contract.objects import full_path
-from ..observing.observer import observed
-from ..observing.statistics import ReaderStatistics
+from ..observing.statistics import ReaderStatistics, figures
+from ..reading.source import BatchStream
 from ..saving import positions
 from ..saving import weights as mixing
-from . import source
 from .compat import Pipeline
+from .group import readers_of
 from .iterators import not_delivered
+
+
+def source(pipeline: Pipeline, name: str) -> BatchStream:
+    """The batches of the reader `name` in `pipeline`, which is built if necessary.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    pipeline.build()
+    readers = readers_of(pipeline)
+    if name not in readers:
+        raise ValueError(
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: pass "
+            f"name={name!r} to a reader of dali_storage.readers, or use another name"
+        )
+    return readers[name].source(pipeline)
+
+
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 _stream = source  # where an argument has this name
 
@@ -106,7 +126,7 @@ def receipt(
             is unknown.
     """
     stream = _stream(pipeline, name)
-    return positions.receipt(stream, not_delivered(pipeline), epoch, source)
+    return stream.ledger.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
 def set_weights(
@@ -161,4 +181,11 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return observed(source(pipeline, name).observer).statistics
+    return figures(source(pipeline, name).observer)
+
+
+def failure(error: Exception) -> str:
+    """DALI's message about a failed operator, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")

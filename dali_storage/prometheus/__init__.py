@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from ..contract.errors import BackendUnavailable
-from ..observing.tally import OPEN, OpenReaders
+from ..observing.meter import OPEN, OpenReaders
+from ..observing.statistics import figures
 from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]
@@ -51,10 +52,11 @@ class ReaderCollector:
     def collect(self) -> Iterator[Any]:
         """The metric families, requested by `prometheus_client`."""
         core, label = self._core, ["reader"]
-        found = [(name, its.statistics, its.histograms()) for name, its in self._readers.items()]
+        readers = self._readers.readers.copy().items()
+        found = [(name, figures(its), its.histograms()) for name, its in readers]
         simple = (core.CounterMetricFamily, _COUNTERS), (core.GaugeMetricFamily, _GAUGES)
-        for kind, figures in simple:
-            for figure, text in figures.items():
+        for kind, texts in simple:
+            for figure, text in texts.items():
                 family = kind(f"dali_storage_{figure}", text, labels=label)
                 for reader, its, _ in found:
                     family.add_metric([reader], getattr(its, figure))

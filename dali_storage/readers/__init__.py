@@ -9,6 +9,7 @@ from ..contract.faces import hold_names
 
 if TYPE_CHECKING:
     from ..dali.queries import catalog, last_batch, progress, receipt, replaced, set_weights, state
+    from .batches import ReaderBatch, ReaderBatches, batches
     from .caffe import caffe
     from .caffe2 import caffe2
     from .coco import coco
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .webdataset import webdataset
 
 __all__ = [
+    "ReaderBatch",
+    "ReaderBatches",
+    "batches",
     "caffe",
     "caffe2",
     "catalog",
@@ -54,6 +58,7 @@ __all__ = [
 
 _QUERIES = "catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"
 _OTHERS = {"file": ".files", "numpy": ".npy", "mxnet": ".recordio"}
+_OTHERS |= dict.fromkeys(("ReaderBatch", "ReaderBatches"), ".batches")
 _VIDEO = ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
 
 hold_names(

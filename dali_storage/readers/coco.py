@@ -9,15 +9,15 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
-from ..dali import Common, DataNode
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
 from ..formats.coco.options import CocoOptions
 from ..formats.coco.origin import Source
 from ..formats.coco.parse import parse
 from ..samples.locations import local_path, location
-from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu
+from .plugs import Common
 
 
 class CocoArguments(DaliArguments, total=False):

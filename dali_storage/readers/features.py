@@ -5,9 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+
+from ..dali.compat import own_reader  # first: without DALI, it says how to install DALI
+
+# isort: split
 from nvidia.dali import Pipeline, tfrecord
 
-from ..dali.compat import own_reader
 from ..dali.self_test import in_memory
 from ..formats.tfrecord import example
 from ..formats.tfrecord.record import FOOTER, HEADER, Feature

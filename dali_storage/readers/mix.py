@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ..contract.catalog import Catalog, Tree
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
-from ..dali import Common
 from ..samples.joining import join
 from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
 from .caffe import caffe
@@ -19,6 +18,7 @@ from .files import file
 from .lmdb import lmdb
 from .npy import numpy
 from .npz import npz
+from .plugs import Common
 from .recordio import mxnet
 from .records import records
 from .tfrecord import tfrecord

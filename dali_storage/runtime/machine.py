@@ -1,4 +1,4 @@
-"""The processors and the memory that this process may use.
+"""The processors and the memory that this process may use, and its threads.
 
 The limits of a container are those of its control groups and of all above, of version 1 or 2.
 """
@@ -8,11 +8,13 @@ import math
 import os
 import re
 import resource
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+_COMM = 15  # bytes of a thread's name in the kernel
 _KEPT = 0.6  # of the memory of the page cache
 _QUOTAS = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of cgroups 2 and 1
 _LIMITS = ("max", "current"), ("high", "current"), ("limit_in_bytes", "usage_in_bytes")  # of memory
@@ -91,6 +93,23 @@ def start_thread(thread: threading.Thread, remedy: str, root: Path = Path("/")) 
 def gigabytes(nbytes: int) -> str:
     """Return a number of bytes, for messages."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes < 10e9 else f"{nbytes / 1e9:,.0f} GB"
+
+
+def show_name() -> None:
+    """Give the calling thread the name in the kernel that it has in Python, shortened to fit.
+
+    Python does so from 3.14 on, and cuts the end off, where the number is. Here,
+    "dali_storage:Reader:0" becomes "dali:Reader:0", and a long name is cut in front of its number.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    first, _, rest = threading.current_thread().name.partition(":")
+    name, colon, number = rest.rpartition(":")
+    begin = f"{first.removesuffix('_storage')}:{name}".encode("utf-8", "replace")
+    end = f"{colon}{number}".encode("utf-8", "replace")
+    path = f"/proc/self/task/{threading.get_native_id()}/comm"
+    with suppress(OSError), open(path, "wb", buffering=0) as file:
+        file.write((begin[: _COMM - len(end)] + end)[:_COMM])
 
 
 def _table(path: Path) -> dict[str, int]:

@@ -9,7 +9,7 @@ from nvidia.dali import fn
 
 from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.saving import positions
 from tests.kit.dali import build, pipeline_of, take
 

@@ -17,7 +17,8 @@ from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.ranges import Ranges
-from dali_storage.dali import batch_memory, gpu_memory, group, hold
+from dali_storage.dali import gpu_memory, group, hold
+from dali_storage.readers.plugs import batch_memory
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.slots import Memory
 from dali_storage.runtime import cuda

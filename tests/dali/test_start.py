@@ -11,7 +11,8 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
-from dali_storage.dali import group, seeds, source
+from dali_storage.dali import group, seeds
+from dali_storage.dali.queries import source
 from dali_storage.reading import prefetch
 from dali_storage.reading import source as reading
 from tests.kit.dali import both, pipeline_of

@@ -168,6 +168,23 @@ def columns_of_the_page():
     return [(re.findall(r"`([^`]+)`", files), keys.strip("`")) for _, files, keys in rows]
 
 
+def test_the_batches_of_the_page_without_a_pipeline_are_those_of_the_files(run, data, tmp_path):
+    evaluation, source = snippets("docs/batches.md", "python")
+    lines = []
+    for label in range(2):
+        files = sorted((data / f"class{label}").iterdir())
+        means = [np.asarray(Image.open(it)).mean() for it in files]
+        mean = f"{np.mean(means):.1f}"
+        lines.append(f"class {label}: {len(means)} images of brightness {mean}\n")
+    assert run(evaluation, cwd=tmp_path) == "".join(lines)
+    theirs = source[source.index("@pipeline_def") :].replace("train()", "theirs()")
+    call = 'fn.readers.file(file_root="/data/train", random_shuffle=True, seed=7)'
+    theirs = re.sub(r"fn\.external_source\(.*\)", call, theirs)
+    same = "all((a.at(n) == b.at(n)).all() for n in range(64))"
+    read = f"print([{same} for a, b in zip(train().run(), theirs().run())])"
+    assert run(source, theirs, read, cwd=tmp_path) == "[True, True]\n"
+
+
 @pytest.mark.parametrize(("files", "keys"), columns_of_the_page())
 def test_the_templates_of_the_readers_page_find_their_files(files, keys, tmp_path):
     given = {} if keys == "all" else {"keys": keys}

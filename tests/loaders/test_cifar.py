@@ -90,13 +90,6 @@ def test_images_and_fine_labels_are_those_of_torchvision(cifar, form, split):
     assert (found.labels > 20).any() == (classes == 100)
 
 
-@pytest.mark.parametrize("backend", ["memory", "python-file"])
-@pytest.mark.parametrize("form", FORMS)
-def test_images_are_the_same_from_memory_and_from_ranges_of_files(cifar, form, backend):
-    with cifar10(cifar / form, "train", batch_size=50, backend=backend, **RAW) as loader:
-        require_equal(taken(loader), by_torchvision(cifar, "train"))
-
-
 def test_the_directory_above_links_relative_paths_and_bytes_are_roots_and_python_comes_first(
     copy, monkeypatch
 ):

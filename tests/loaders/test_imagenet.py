@@ -222,18 +222,6 @@ def test_wrong_labels_of_a_flat_val_are_refused(flat, change, message):
     require_refusal(flat, "val", message)
 
 
-def test_a_wrong_root_split_or_option_is_refused(classic):
-    (classic / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="file"):
-        imagenet(classic / "file", "train", batch_size=3, **SMALL)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        imagenet(classic / "nowhere", "train", batch_size=3, **SMALL)
-    with pytest.raises(ValueError, match="split must be 'train' or 'val', not 'test'"):
-        imagenet(classic, "test", batch_size=3, **SMALL)
-    with pytest.raises(TypeError, match=r"imagenet\(\): .*'classes'"):
-        imagenet(classic, "train", batch_size=3, classes=SYNSETS)
-
-
 # The demo's data set in these layouts
 
 

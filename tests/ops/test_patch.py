@@ -14,7 +14,7 @@ from nvidia.dali import fn, pipeline_def
 import dali_storage
 from dali_storage import ops, readers
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.readers import features
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import numbered, numbers, take

@@ -25,7 +25,7 @@ def test_batches_can_be_requested_in_any_order(containers, monkeypatch):
         expected = batches(case, epochs(case, 5))
         # Few saved states and short chunks, so that seeking does all it can.
         with monkeypatch.context() as patch:
-            patch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
+            patch.setattr(streams, "CHUNK", random.choice([1, 7, 50, 8192]))
             patch.setattr(streams, "_MARKS", random.choice([1, 2, 5]))
             patch.setattr(streams, "_STRIDE", random.choice([1, 10, 100]))
             order = Order(*case)
@@ -149,7 +149,7 @@ found = [
     peak((0, 1, 10**5, 10**5 + 1), 10**10, 64, initial_fill=1, **containers),
     peak(range(300), 10**10, 64, **containers),
 ]
-streams._CHUNK = streams._STRIDE = streams._MARKS = 16
+streams.CHUNK = streams._STRIDE = streams._MARKS = 16
 found += [peak(range(number), 40, 10) for number in (200, 2500)]
 print(json.dumps(found))
 """

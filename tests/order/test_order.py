@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from dali_storage.order import Order, OrderOptions, reader_meta, streams
+from dali_storage.order import Order, OrderOptions, reader_meta, shards, streams
 from dali_storage.order.libstdcxx import Minstd, seed_words
 from tests.kit import versions
 from tests.kit.order_model import batches, epochs, minstd_after, scaled, some_case, some_counts
@@ -64,10 +64,15 @@ def assert_as_dali(read, case):
     assert batches(case, epochs(case)) == numbers(pipeline, epochs(case)), case
 
 
+def patch_chunks(monkeypatch, entries):
+    for each in (shards, streams):
+        monkeypatch.setattr(each, "CHUNK", entries)
+
+
 def test_files_are_in_the_order_of_dali(tmp_path, monkeypatch):
     random = Random(0)
     for _ in range(by_tier(80, 600)):
-        monkeypatch.setattr(streams, "_CHUNK", random.choice(CHUNKS))
+        patch_chunks(monkeypatch, random.choice(CHUNKS))
         case = some_case(random)
         assert_as_dali(of_files(tmp_path, case[0]), case)
 
@@ -79,7 +84,7 @@ def test_samples_in_containers_are_in_the_order_of_dali(kind, tmp_path, monkeypa
         counts = some_counts(random, LEAST[kind])
         read = numbered(kind, tmp_path / str(number), counts)(fn.readers)
         for _ in range(by_tier(3, 10)):
-            monkeypatch.setattr(streams, "_CHUNK", random.choice(CHUNKS))
+            patch_chunks(monkeypatch, random.choice(CHUNKS))
             assert_as_dali(read, some_case(random, counts))
 
 

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from dali_storage import readers
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.saving import positions
 from tests.kit.parity import numbers
 from tests.kit.resuming import (

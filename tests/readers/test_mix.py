@@ -12,7 +12,6 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
 from dali_storage import readers
-from dali_storage.loaders import Loader, Shard
 from tests.kit.parity import build, of_containers
 from tests.kit.tiers import by_tier
 
@@ -154,6 +153,8 @@ def test_weights_change_only_what_was_not_taken(mixed):
 
 
 def test_a_loader_sets_weights_and_keeps_them_when_it_is_made_anew(mixed, roots):
+    from dali_storage.loaders import Loader
+
     def make(checkpoint, shard_id, num_shards):
         return mixed(shard_id, num_shards, options={"checkpoint": checkpoint})
 
@@ -181,6 +182,7 @@ def test_a_loader_sets_weights_and_keeps_them_when_it_is_made_anew(mixed, roots)
 @pytest.mark.parametrize("taken", range(3))
 def test_loaders_of_all_ranks_set_weights_at_one_position(mixed, last_batch, taken):
     """With "partial" the last batch of an epoch is for one of two ranks only."""
+    from dali_storage.loaders import Loader, Shard
 
     def loader(rank):
         def make(checkpoint, shard_id, num_shards):
@@ -199,6 +201,8 @@ def test_loaders_of_all_ranks_set_weights_at_one_position(mixed, last_batch, tak
 
 
 def test_a_loader_sets_the_weights_of_all_its_readers(roots):
+    from dali_storage.loaders import Loader
+
     sources = {name: {"file_root": root, "file_filters": "*.bin"} for name, root in roots.items()}
 
     def make(checkpoint, **shard):

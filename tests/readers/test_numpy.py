@@ -17,7 +17,7 @@ from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
 from dali_storage.contract.views import Views
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
 from tests.kit.parity import build, take

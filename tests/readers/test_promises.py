@@ -25,11 +25,13 @@ from tests.kit.parity import (
     numbered,
     seeds,
     some_order,
+    take,
     written,
 )
 from tests.kit.tiers import by_tier
 
 OTHERS = {"catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"}
+OTHERS |= {"ReaderBatch", "ReaderBatches", "batches"}
 READERS = sorted({*readers.__all__} - OTHERS)
 COUNTS = [3, 2, 2]
 SIZE = sum(COUNTS)
@@ -61,11 +63,15 @@ def paths(reader, tmp_path):
     return [str(tmp_path / "data" / pattern.format(it)) for it in numbers]
 
 
+def flat(found):
+    """All outputs of a reader."""
+    first, *rest = found if isinstance(found, tuple) else (found,)
+    return [*(first.values() if isinstance(first, dict) else [first]), *rest]
+
+
 def outputs(reader, **arguments):
     """All nodes of a reader, the number first."""
-    found = getattr(readers, reader)(**arguments)
-    first, *rest = found if isinstance(found, tuple) else (found,)
-    nodes = [*(first.values() if isinstance(first, dict) else [first]), *rest]
+    nodes = flat(getattr(readers, reader)(**arguments))
     number = OUTPUT.get(reader, 0)
     nodes.insert(0, nodes.pop(number if isinstance(number, int) else 0))
     return nodes
@@ -88,6 +94,21 @@ def test_the_index_of_a_sample_leads_to_its_number_and_its_file(reader, given, p
     assert sorted(found) == [*range(SIZE)]
     at = [os.fsdecode(catalog.path(it * catalog.pieces)) for it in found]
     assert [*map(os.path.normpath, at)] == [paths[it] for it in found]
+
+
+def test_batches_without_a_pipeline_are_those_of_one(reader, given):
+    given |= {"return_index": True, "pad_last_batch": True}
+    operator = getattr(readers, reader)
+    if reader in ("nemo_asr", "sequence"):
+        with pytest.raises(ValueError, match="decodes by operators of DALI, in a pipeline only"):
+            readers.batches(operator, batch_size=4, **given)
+        return
+    wanted = take(build(lambda **it: flat(operator(**it)), 4, {}, **given), 2)
+    with readers.batches(operator, batch_size=4, **given) as batches:
+        for batch, outputs, size in zip(batches, wanted, [4, SIZE - 4], strict=True):
+            for found, output in zip(flat(batch.outputs), outputs, strict=True):
+                arrays = [(str(it.dtype), it.shape, it.tobytes()) for it in found]
+                assert arrays == output[:size]
 
 
 def test_a_missing_file_is_named(reader, given, paths):

@@ -21,7 +21,7 @@ from ....contract.errors import CacheNotUsed, os_error
 from ....contract.ranges import Spans
 from ....contract.reader import Batch
 from ....contract.stages import enter
-from ....runtime.profiling import show_name
+from ....runtime.machine import show_name
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
 from ...files.samples import FILES_AT_ONCE
 from ...linux.libc import make_iovecs

@@ -11,8 +11,7 @@ from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ....runtime.machine import start_thread
-from ....runtime.profiling import show_name
+from ....runtime.machine import show_name, start_thread
 
 _CLOSING = 3.0  # seconds
 _STEP = 0.1  # seconds between two looks whether the thread still runs

@@ -20,11 +20,10 @@ from typing import (
 
 from ...bad_samples.arguments import bad_sample_options
 from ...contract._types import PathLike
-from ...contract.options import Option
+from ...contract.options import Option, stall_seconds
 from ...contract.reader import Reader
-from ...observing.observer import stall_seconds
+from ...order.epochs import LastBatch
 from ...ranks import Shard
-from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
 from ..transforms.presets import Preset

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.errors import RecordError
-from ...dali import failure
+from ...dali.queries import failure
 from ...reading.source import BatchStream
 
 _NAMED = 256  # most files listed in an error

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ...dali import has_other_sources
-from ...observing.observer import observed
-from ...observing.tally import Tally
+from ...dali.group import has_other_sources
+from ...observing.meter import Meter, meter_of
+from ...order.epochs import Epochs, LastBatch
 from ...ranks import Shard
 from ...saving import positions, weights
 from . import culprits
-from .epochs import Epochs, LastBatch
 from .state import Identity
 from .suitable import readers_of
 from .tensors import Convert, convert
@@ -166,25 +165,23 @@ class PipelineRun:
 
     def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
         """See `Loader.receipt()`."""
-        return positions.receipt(self._source, len(self._ahead), epoch, source)
+        return self._source.ledger.receipt(self._source, len(self._ahead), epoch, source)
 
     def _forget_ahead(self) -> None:
         """Forget the batches that DALI works on, which reach nobody."""
         for each in self._sources.values():
-            if each.ledger is not None:
-                each.ledger.drop(len(self._ahead))
+            each.ledger.drop(len(self._ahead))
         self._ahead.clear()
 
     @property
     def storage_seconds(self) -> float:
         """Seconds for which DALI has waited for the storage until now."""
-        tallies = [observed(each.observer).tally for each in self._sources.values()]
-        return sum([tally.waited for tally in tallies if tally is not None])
+        return sum(meter_of(each.observer).waited for each in self._sources.values()) / 1e9
 
     @property
-    def tally(self) -> Tally | None:
-        """The counters of the reader; None before the first batch."""
-        return observed(self._source.observer).tally
+    def meter(self) -> Meter:
+        """Counts and times the reader."""
+        return meter_of(self._source.observer)
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends with its last reference."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from ...dali import source
+from ...dali.queries import source
 from ...ranks import Shard
 from ...reading.source import BatchStream
 

@@ -11,8 +11,7 @@ import pytest
 from dali_storage.backends.objects import calls, threads
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
-from dali_storage.contract.stages import begin
-from dali_storage.observing.activity import Activities
+from dali_storage.contract.stages import Activity, mine
 
 
 class Clock:
@@ -205,21 +204,17 @@ def test_requests_and_retries_are_counted_apart(pool, clock):
     assert counted["retry"].total == pytest.approx((2 + sum(clock.pauses)) * 10**9)
 
 
-def test_a_report_names_what_has_no_answer_yet(pool):
-    lane, seen = Activities("R", 1).lanes[0], list[str]()
+def test_a_report_names_what_has_no_answer_yet(pool, monkeypatch):
+    lane, seen = Activity("R:0"), list[str]()
 
     def ask(number):
         if number == 7:
             seen.append(lane.describe())
         return number
 
-    lane.adopt()
-    try:
-        begin(0)
-        pool.run(ask, [7], lambda *_: None, lambda *_: OSError(), describe="object {}".format)
-        assert (seen, lane.describe()) == (["object 7"], "")
-    finally:
-        lane.release()
+    monkeypatch.setattr(mine, "activity", lane)
+    pool.run(ask, [7], lambda *_: None, lambda *_: OSError(), describe="object {}".format)
+    assert (seen, lane.describe) == (["object 7"], None)
 
 
 # --- hedging ---
