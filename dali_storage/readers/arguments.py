@@ -20,6 +20,7 @@ from typing import (
 
 from ..contract import registry
 from ..contract._types import PathLike
+from ..contract.faces import explained
 from ..contract.format import Format
 from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer, require_integer
@@ -207,7 +208,8 @@ def _takes_arguments(defaults: Mapping[str, Any], function: _F) -> _F:
     @wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
         refuse_unknown(function.__qualname__, given, signature.parameters)
-        return function(*args, **given)
+        with explained():
+            return function(*args, **given)
 
     # The second one as DALI's `do_not_convert`; DALI need not be installed.
     vars(checked).update(__signature__=signature, autograph_info__={})

@@ -125,9 +125,6 @@ def test_a_batch_belongs_to_the_caller(padded):
     assert order.batch(0).tolist() == [0, 1, 2, 3]
 
 
-# --- Refusals ------------------------------------------------------------------------------------
-
-
 LATER = {"shuffle_after_epoch": True}
 OF_CONTAINERS = OrderOptions(by_container=True, shuffle_after_epoch=True)
 REFUSED = [

@@ -196,9 +196,6 @@ def test_a_checkpoint_of_a_rest_restores_it(policy, cut):
         again.reset()
 
 
-# --- Refusals ------------------------------------------------------------------------------------
-
-
 def test_an_iterator_needs_the_name_of_the_reader():
     state = begun()
     for options in ({"size": SIZE}, {"size": 18, "last_batch_padded": True}):

@@ -101,9 +101,6 @@ def test_labels_are_those_of_readers_file(data, tmp_path, kind):
     assert [label for _, label in take(pipeline, 1)] == expected
 
 
-# --- Loaders -------------------------------------------------------------------------------------
-
-
 def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     none = [("0.jpg", b"none"), ("0.cls", b"none")]
     tars = [write_tar(tmp_path / f"{number}.tar", none) for number in range(2)]

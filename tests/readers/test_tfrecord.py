@@ -63,9 +63,6 @@ def build(batch_size=2, operator=readers.tfrecord, **arguments):
     return parity.build(operator, batch_size, {}, **arguments)
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
 def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(write):
     with (pipeline := Pipeline(2, num_threads=1, device_id=None)):
         features, path = {"n": NUMBER, "a": STRING}, write(FINE, FINE)

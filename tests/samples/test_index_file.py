@@ -300,17 +300,6 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(tmp_path, monkeypatch
     assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
 
 
-def test_two_writers_of_one_index_do_not_share_a_file(tmp_path):
-    target = tmp_path / "index"
-    with index_file.replacing(str(target)) as one:
-        with index_file.replacing(str(target)) as other:
-            other.write(b"other")
-        assert target.read_bytes() == b"other"
-        one.write(b"one")
-    assert target.read_bytes() == b"one"
-    assert os.listdir(tmp_path) == ["index"]
-
-
 def test_an_error_of_mapping_names_the_index(directory, whole, monkeypatch):
     def refuse(*args, **options):
         raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
@@ -367,10 +356,3 @@ def test_processes_that_read_an_index_share_its_memory(tmp_path):
         assert (samples, resident >= size - 4096) == (100_000, True)
         assert charged <= size / 3 + 4096
         assert own < size / 4
-
-
-@pytest.mark.long
-def test_a_process_that_fails_to_share_an_index_ends_the_others(tmp_path):
-    (tmp_path / "x").touch()
-    with pytest.raises(ValueError, match="neither a directory nor an index"):
-        scale.shared(str(tmp_path / "x"), 2)
