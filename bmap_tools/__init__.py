@@ -20,12 +20,14 @@ __all__ = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"
 _PLACES = {"MapFormatError": ".bmap_json", "load": ".format", "save": ".format"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        what = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(what, name=name, obj=sys.modules[__name__])
-    module = importlib.import_module(_PLACES.get(name, ".extent_map"), __name__)
-    return globals().setdefault(name, getattr(module, name))
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            what = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(what, name=name, obj=sys.modules[__name__])
+        module = importlib.import_module(_PLACES.get(name, ".extent_map"), __name__)
+        return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:

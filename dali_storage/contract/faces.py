@@ -2,12 +2,10 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeAlias
-
-_Place: TypeAlias = str | Callable[[], Any]
+from typing import Any
 
 
 @contextmanager
@@ -28,7 +26,7 @@ def explained() -> Iterator[None]:
 class Face(ModuleType):
     """The class of such a package; see `hold_names()`."""
 
-    _places: Mapping[str, _Place]
+    _places: Mapping[str, str]
     _hints: Mapping[str, str]
 
     def __getattr__(self, name: str) -> Any:
@@ -36,12 +34,10 @@ class Face(ModuleType):
             what = f"module {self.__name__!r} has no attribute {name!r}{self._hints.get(name, '')}"
             raise AttributeError(what, name=name, obj=self)
         with explained():
-            if callable(place := self._places[name]):
-                value = place()
-            else:
-                module = importlib.import_module(place, self.__name__)
-                value = vars(module).get(name, module)  # itself, if it is a package
-        return vars(self).setdefault(name, value)  # the first, of two threads
+            module = importlib.import_module(self._places[name], self.__name__)
+        value = vars(module).get(name, module)  # itself, if it is a package
+        setattr(self, name, value)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The import of a module binds its name here, which may be that of a function in it.
@@ -54,16 +50,17 @@ class Face(ModuleType):
 
 
 def hold_names(
-    package: str, places: Mapping[str, _Place], hints: Mapping[str, str] | None = None
+    package: str, places: Mapping[str, str], hints: Mapping[str, str] | None = None
 ) -> None:
     """Let a package hold names; called in its `__init__`.
 
     Args:
         package: the name of the package.
-        places: the module of each name, relative to the package; or a package itself; or what makes
-            the object. A module that has the name of a function in it is that function here.
+        places: the names in each module, which is relative to the package; or a package itself. A
+            module that has the name of a function in it is that function, in the package.
         hints: what to use in place of names that do not exist.
     """
     face = sys.modules[package]
-    vars(face).update(_places=dict(places), _hints=dict(hints or {}))
+    found = {name: module for module, names in places.items() for name in names.split()}
+    vars(face).update(_places=found, _hints=dict(hints or {}))
     face.__class__ = Face

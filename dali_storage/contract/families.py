@@ -47,11 +47,11 @@ class Family(NamedTuple):
 
     def lacks(self, module: str) -> BackendUnavailable | None:
         """The error for a missing module that is its own, or that it needs; None: no such one."""
-        if family_of(module) is self:
+        if self.name != "core" and family_of(module) is self:
             what = f"{self.brings}: this installation has no {module}"
             return BackendUnavailable(what, "install a complete dali-storage")
         if what := self.packages.get(package := module.partition(".")[0], ""):
-            what = f"{what} needs the package {package}, which is not installed"
+            what = f"{what}: the package {package} is not installed"
             return BackendUnavailable(what, self.install)
         return None
 
@@ -76,11 +76,10 @@ def explain(error: ModuleNotFoundError) -> None:
     """Raise `BackendUnavailable` if a family is missing, or a package of what imports it."""
     name = error.name or ""
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
-    for module in name, *reversed(importers):
-        if (family := family_of(module)).name != "core":
-            if problem := family.lacks(name):
-                raise problem from error
-            return
+    families = [family_of(it) for it in (name, *reversed(importers))]
+    family = next((it for it in families if it.name != "core"), FAMILIES["core"])
+    if problem := family.lacks(name):
+        raise problem from error
 
 
 def _exists(module: str) -> bool:
@@ -110,5 +109,5 @@ def _row(line: str) -> Family:
 _TABLE = Path(__file__).with_name("families.md").read_text()
 FAMILIES = {it.name: it for it in map(_row, _TABLE.splitlines()[2:])}
 """All rows, by their names."""
-COMMANDS = {name: it.commands[name] for it in FAMILIES.values() for name in it.commands}
+COMMANDS = dict(sorted(item for it in FAMILIES.values() for item in it.commands.items()))
 """What each command of `python -m dali_storage` does."""

@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["readers", "swapped"]
 
-hold_names(__name__, {"readers": ".readers", "swapped": ".swapping"})
+hold_names(__name__, {".readers": "readers", ".swapping": "swapped"})

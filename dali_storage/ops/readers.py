@@ -1,15 +1,14 @@
 """Drop-in classes for `nvidia.dali.ops.readers`, with a choice of storage backend."""
 
 import inspect
+import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nvidia.dali.pipeline import do_not_convert
 
 from .. import readers as functions  # a name that `ops` does not hold
 from ..contract.errors import BackendUnavailable
-from ..contract.faces import hold_names
 from ..readers.arguments import refuse_unknown
 
 __all__ = [
@@ -92,4 +91,15 @@ if TYPE_CHECKING:
 
 _FUNCTIONS = {name.replace("_", ""): name for name in functions.__all__}
 
-hold_names(__name__, {name: partial(_operator, name) for name in __all__})
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[ReaderOperator]:  # a class is made when it is first used
+        if name in __all__:
+            return globals().setdefault(name, _operator(name))  # the first, of two threads
+        what = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(what, name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return [*{*globals(), *__all__}]
