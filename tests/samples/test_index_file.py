@@ -301,6 +301,17 @@ def test_an_index_is_replaced_when_the_new_one_is_complete(tmp_path, monkeypatch
     assert before.path(1) == b"s3://bucket/root/b/22.jpg"  # still mapped
 
 
+def test_two_writers_of_one_index_do_not_share_a_file(tmp_path):
+    target = tmp_path / "index"
+    with index_file.replacing(str(target)) as one:
+        with index_file.replacing(str(target)) as other:
+            other.write(b"other")
+        assert target.read_bytes() == b"other"
+        one.write(b"one")
+    assert target.read_bytes() == b"one"
+    assert os.listdir(tmp_path) == ["index"]
+
+
 def test_an_error_of_mapping_names_the_index(directory, whole, monkeypatch):
     def refuse(*args, **options):
         raise OSError(errno.ENODEV, "no such device")  # as file systems that cannot map
