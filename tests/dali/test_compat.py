@@ -124,7 +124,7 @@ REFUSED = {
     "old": (NUMBERED.format("1.52.0") + READ, "dali_storage needs DALI 1.53 or newer, found 1.52"),
     "missing": (MISSING + READ, "dali_storage needs NVIDIA DALI, which is not installed: pip "),
     "gaps": (GAPS + READ, LACKS),
-    "no dynamic mode": (NUMBERED.format("2.1.0") + DYNAMIC, "needs DALI 2.2 or newer, found 2.1"),
+    "no dynamic": (NUMBERED.format("2.1.0") + DYNAMIC, "needs DALI 2.2 or newer, found 2.1", LONG),
     "no capture": (NUMBERED.format("2.2.0") + DYNAMIC, "needs DALI 2.3 or newer, found 2.2", LONG),
     "pipelines": (NO_PIPELINES, "does not register its pipelines", LONG),
     "saving": (SAVES, "made a checkpoint without dali_storage's readers", LONG),

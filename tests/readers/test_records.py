@@ -121,9 +121,6 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     assert "sample 0" not in note
 
 
-# --- Refusals ------------------------------------------------------------------------------------
-
-
 OBJECTS = np.empty(23, object)
 OBJECTS[:] = [Unpickled() for _ in range(23)]
 WRONG = {"empty": b"", "text": b"text", "pickle": pickle.dumps([1]), "objects": b""}
@@ -179,9 +176,6 @@ def test_a_backend_of_whole_files_is_refused_by_name(data, monkeypatch):
     monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
     with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
         pipeline_of(**data.arguments(), backend="memory")
-
-
-# --- Memory --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("is_sorted", "limit"), [(True, 12.1), (False, 13.1)])

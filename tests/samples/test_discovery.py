@@ -153,7 +153,7 @@ chosen = st.fixed_dictionaries({}, optional=OPTIONS | {"case_sensitive_filter": 
     plain=st.booleans(),
     arguments=chosen,
 )
-@settings(max_examples=by_tier(80, 400))
+@settings(max_examples=by_tier(40, 400))
 def test_a_directory_and_its_tree_give_what_dali_finds(classes, plain, arguments):
     with tempfile.TemporaryDirectory() as directory:
         root = os.fsencode(directory)
