@@ -123,20 +123,18 @@ class Prepared(Generic[_R]):
         """Return the same reader with another result."""
         return Prepared(self.opening, self.common, result, decodes=decodes)
 
-    def in_graph(self) -> Nodes:
-        """Put the reader into the graph of a pipeline; return its nodes, see `add_reader()`."""
-        from ..dali import add_reader
-
+    def in_graph(self) -> dict[str, Any]:
+        """Return the arguments of `dali.add_reader()`."""
         common = self.common
-        return add_reader(
-            common.name,
-            self.opening,
-            takes_seed=common.seed is None,
-            preserve=dali_flag("preserve", common.preserve),
-            lazy=dali_flag("lazy_init", common.lazy_init),
-            with_index=dali_flag("return_index", common.return_index),
-            with_source=self.with_source,
-        )
+        return {
+            "name": common.name,
+            "opening": self.opening,
+            "takes_seed": common.seed is None,
+            "preserve": dali_flag("preserve", common.preserve),
+            "lazy": dali_flag("lazy_init", common.lazy_init),
+            "with_index": dali_flag("return_index", common.return_index),
+            "with_source": self.with_source,
+        }
 
 
 class ReaderSpec(NamedTuple):
@@ -176,7 +174,9 @@ def makes_reader(
         @wraps(prepare)
         def read(*args: _P.args, **given: _P.kwargs) -> _R:
             prepared = prepare(*args, **given)
-            return prepared.result(prepared.in_graph())
+            from ..dali import add_reader
+
+            return prepared.result(add_reader(**prepared.in_graph()))
 
         name, signature, reader = function.__name__, inspect.signature(prepare), cast(Any, read)
         (result,) = get_args(signature.return_annotation)

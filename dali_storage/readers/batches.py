@@ -58,7 +58,7 @@ class ReaderBatch:
 class ReaderBatches:
     """The batches of a reader, see `readers.batches()`; a loop over this object is an epoch.
 
-    A loop after a `break`, an error or a Ctrl-C goes on with the epoch, so that no batch is lost.
+    After a `break`, an error or a Ctrl-C, the next loop goes on with the epoch.
     `len()` is the number of batches in the epoch of the next batch, given ones included.
 
     The reader, its files and its threads are closed by `with`, by `close()`, or when this object

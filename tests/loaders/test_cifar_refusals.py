@@ -150,16 +150,8 @@ class WholeFiles(MemoryReader):
     [
         (OnAGpu, {}, r"backend 'memory' reads into GPU memory: .* \(mem='cpu'\)"),
         (WholeFiles, {}, "backend 'memory' reads whole files only"),
-        (
-            MemoryReader,
-            {"backend_options": {"contents": [b"x"]}},
-            "backend_options must be empty for memory",
-        ),
-        (
-            MemoryReader,
-            {"shard": Shard(0, ROWS + 1, 0)},
-            f"num_shards must be at most {ROWS}",
-        ),
+        (MemoryReader, {"backend_options": {"contents": [b"x"]}}, "must be empty for memory"),
+        (MemoryReader, {"shard": Shard(0, ROWS + 1, 0)}, f"num_shards must be at most {ROWS}"),
     ],
 )
 def test_a_backend_or_shard_that_cannot_read_the_images_is_refused_at_the_first_use(

@@ -59,16 +59,6 @@ def test_raw_images_are_as_decoded(jpegs):
     assert wide[0].dtype == np.float32
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_preset_says_where_its_numbers_come_from(name):
-    preset = ALL[name]
-    assert len(preset.source) > 20
-    normalize = [step for step in preset.transforms if isinstance(step, Normalize)]
-    assert [(step.mean, step.std) for step in normalize] == (
-        [(preset.mean, preset.std)] if name != "RAW" else []
-    )
-
-
 # CIFAR, planes of 32 x 32 pixels without any decoding
 
 

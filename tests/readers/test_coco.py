@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -237,13 +235,6 @@ def test_a_mask_that_would_kill_the_process_is_refused(segmentation, few):
     pytest.importorskip("pycocotools")
     with pytest.raises(ValueError, match=r"annotations_file .*'1 a\.jpg'"):
         masked(few, readers, RLE, segmentation, [], [])
-
-
-@pytest.mark.long
-def test_dali_dies_of_a_mask_that_is_null(few):
-    script = f"from tests.readers.test_coco import *; masked({few}, fn.readers, RLE, None, [], [])"
-    done = subprocess.run([sys.executable, "-c", script], timeout=300, check=False)
-    assert done.returncode == -signal.SIGSEGV
 
 
 def test_annotations_that_change_while_they_are_read_are_refused(few, monkeypatch):

@@ -87,15 +87,14 @@ def test_outputs_that_somebody_can_write_to_are_copied_with_a_warning(containers
         data, labels = readers.webdataset(**containers["webdataset"], **MAPPED)
         return (data if use == "output" else fn.python_function(data, function=add_one)), labels
 
-    pipeline = pipeline_of(define, batch_size=30)
-    epochs = []
-    for epoch in range(4):
-        if epoch == 0:
-            with pytest.warns(NotMapped, match="operators other than decoders use its outputs"):
-                data, _ = pipeline.run()
-        else:
-            data, _ = pipeline.run()
-        epochs.append([np.array(data[slot]).tobytes() for slot in range(30)])
+    def epoch():
+        data, _ = pipeline.run()
+        found = [np.array(data[slot]).tobytes() for slot in range(30)]
         for slot in range(30):
             np.asarray(data[slot])[:] = 7
-    assert epochs == epochs[:1] * 4
+        return found
+
+    pipeline = pipeline_of(define, batch_size=30)
+    with pytest.warns(NotMapped, match="operators other than decoders use its outputs"):
+        first = epoch()
+    assert [epoch() for _ in range(3)] == [first] * 3

@@ -281,9 +281,6 @@ def test_labels_are_joint_or_own(mixed):
         mixed(labels="own")
 
 
-# --- One data set ---
-
-
 def labelled(**arguments):
     """A pipeline of the indices of 10 samples with label 3, 6 with label 7 and 2 with label 9."""
     files = [__file__] * 18
@@ -313,11 +310,11 @@ def test_an_own_order_is_dealt_out(mixed):
         labelled(order=order, resume=state).run()
 
 
-@pytest.mark.parametrize(("saved", "resumed"), [("balanced", None), (None, "balanced")])
-def test_a_state_of_another_stream_is_refused(saved, resumed):
+@pytest.mark.parametrize(("begun", "resumed"), [("balanced", None), (None, "balanced")])
+def test_a_state_of_another_stream_is_refused(begun, resumed):
     """Streams that differ in other arguments have other descriptions: order/test_sampling.py."""
-    taken(first := labelled(weights=saved), 3)
-    described = "weights {3: 1, 7: 1, 9: 1}" if saved else "the order: DALI's"
+    taken(first := labelled(weights=begun), 3)
+    described = "weights {3: 1, 7: 1, 9: 1}" if begun else "the order: DALI's"
     with pytest.raises(ValueError, match=f"{described}.*give the reader the same weights, order"):
         labelled(weights=resumed, resume=readers.state(first, "R")).run()
 

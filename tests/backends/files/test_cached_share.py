@@ -120,10 +120,10 @@ def test_shares_are_nested_even_and_the_same_everywhere(disk, monkeypatch, start
     ("nbytes", "memory", "share", "why"),
     [
         (
-            150_000_000_000,
-            102_000_000_000,
+            150 * 10**9,
+            102 * 10**9,
             0.408,
-            "150 GB, is larger than the memory that may hold it, 61 GB",
+            "150 GB, is larger than the memory that may hold it, 61",
         ),
         (60, 100, 1.0, "fits"),
         (61, 100, 60 / 61, "98% of it is cached"),

@@ -20,7 +20,6 @@ from dali_storage.backends.linux import libc, mapping
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import NotMapped
 from dali_storage.contract.ranges import Ranges
-from dali_storage.samples.discovery import from_files
 from dali_storage.testing import RangeTests, ReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
@@ -239,51 +238,34 @@ def test_a_container_that_is_broken_under_its_views(tmp_path, way, status, print
 # --- Refused, and copied instead -----------------------------------------------------------------
 
 
-def test_what_cannot_be_mapped_is_refused_by_name(packed, monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=r"io='mmap' and direct=True exclude each other"):
-        PythonFileReader(packed, io="mmap", direct=True)
-    with pytest.raises(ValueError, match=r"io='mmap' is for containers: .* leave out io"):
-        PythonFileReader(from_files(["x"]), io="mmap")
+def test_more_containers_than_can_be_mapped_are_refused(packed, monkeypatch, tmp_path):
     (tmp_path / "most").write_text("11\n")
     monkeypatch.setattr(mapped, "_MOST", tmp_path / "most")
     with pytest.raises(ValueError, match=r"3 containers are more than a quarter .* \(11\)"):
         PythonFileReader(packed, io="mmap")
 
 
-def no_old_kernel(monkeypatch):
-    monkeypatch.setattr(mapping, "_POPULATE_READ", 1_000_000)
-
-
-def no_addresses(monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(mapping, "reserve", refuse)
-
-
-def no_local_disk(monkeypatch):
-    monkeypatch.setattr(mapped, "is_local", lambda path: not path.endswith(b"2"))
-
-
-def limited(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 46, resource.RLIM_INFINITY))
+def no_addresses(*_):
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
 @pytest.mark.parametrize(
-    ("lack", "why"),
+    ("module", "name", "value", "why"),
     [
-        (limited, r"RLIMIT_AS.*ulimit -v unlimited"),
-        (no_old_kernel, r"use Linux 5\.14 or newer"),
-        (no_addresses, r"cannot map 8,388,608 bytes"),
-        (no_local_disk, r"container2 is not on a known local file system"),
+        (resource, "getrlimit", lambda _: (1 << 46, -1), r"RLIMIT_AS.*ulimit -v unlimited"),
+        (mapping, "_POPULATE_READ", 1_000_000, r"use Linux 5\.14 or newer"),
+        (mapping, "reserve", no_addresses, r"cannot map 8,388,608 bytes"),
+        (mapped, "is_local", lambda it: not it.endswith(b"2"), r"container2 is not on a known loc"),
     ],
 )
-def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monkeypatch, lack, why):
+def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(
+    packed, monkeypatch, module, name, value, why
+):
     *_, status = PythonFileReader.devices()  # for the doctor
     assert (status.name, status.problem) == ("io='mmap'", None)
-    lack(monkeypatch)
+    monkeypatch.setattr(module, name, value)
     *_, status = PythonFileReader.devices()
-    assert (status.problem is None) == (lack in (no_addresses, no_local_disk))
+    assert (status.problem is None) == (name in ("reserve", "is_local"))
     with pytest.warns(NotMapped, match=rf"copied despite io='mmap': .*{why}") as seen:
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__

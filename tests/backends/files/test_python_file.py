@@ -1,8 +1,8 @@
 import errno
 import os
 import re
-from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 from dali_storage.backends.linux import aio, engines
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleSizeChanged
-from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import (
     RangeTests,
@@ -23,6 +22,7 @@ from dali_storage.testing import (
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
 from tests.kit.file_reading import FileTests, of_reading, write_files, yielding
+from tests.kit.mapped import catalog_of
 from tests.kit.sandbox import IO_SETUP, IO_URING_SETUP, PREADV2, run_without
 from tests.kit.tiers import by_tier
 
@@ -101,18 +101,25 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
             reader.sizes(np.array([0]), 0)
 
 
-def test_io_uring_is_refused_for_ranges(tmp_path):
-    (tmp_path / "class").mkdir()
-    with pytest.raises(ValueError, match=r"is for whole files.*leave out io"):
-        PythonFileReader(write_packed(tmp_path), io="io_uring")
+@pytest.mark.parametrize(
+    ("options", "of_ranges", "words"),
+    [
+        ({"io": "io_uring"}, True, "is for whole files.*leave out io"),
+        ({"io": "mmap", "direct": True}, True, "io='mmap' and direct=True exclude each other"),
+        ({"io": "mmap"}, False, "io='mmap' is for containers: .* leave out io"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(tmp_path, options, of_ranges, words):
+    catalog = catalog_of([tmp_path / "x"], [(0, 0, 1)]) if of_ranges else from_files(["x"])
+    with pytest.raises(ValueError, match=words):
+        PythonFileReader(catalog, **options)
 
 
 @pytest.mark.parametrize(("given", "of_ranges"), [(None, 3), (1, 1), (64, 64)])
 def test_lanes_copy_ranges_on_all_processors(monkeypatch, given, of_ranges):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
-    files = from_files(["x"])
-    ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
-    for catalog, lanes in ((files, given), (replace(files, ranges=ranges), of_ranges)):
+    ranges = catalog_of([Path("x")], [(0, 0, 1)])
+    for catalog, lanes in ((from_files(["x"]), given), (ranges, of_ranges)):
         with PythonFileReader(catalog, copying_lanes=given) as reader:
             assert (reader.cooperative, reader.copying_lanes) == (True, lanes)
 
