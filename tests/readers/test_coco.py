@@ -292,9 +292,10 @@ def test_an_rle_that_is_not_of_its_image_is_named_with_the_file(few):
 
 @pytest.mark.parametrize(
     ("module", "package", "masks"),
-    [("pycocotools.mask", "pycocotools", True), ("rapidjson", "python-rapidjson", False)],
+    [("pycocotools.mask", "pycocotools", True), ("rapidjson", "rapidjson", False)],
 )
 def test_a_package_that_is_missing_is_named(module, package, masks, few, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(BackendUnavailable, match=f"pip install {package}"):
+    install = rf"{package} is not installed; pip install 'dali-storage\[coco\]'"
+    with pytest.raises(BackendUnavailable, match=install):
         ours(few, pixelwise_masks=masks)
