@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..contract._types import IntArray, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.objects import scheme
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
@@ -208,14 +208,8 @@ class ObjectStoreReader(Reader):
 
 
 def _cache_type() -> type[Cache]:
-    try:
+    with explained():
         from .objects.cache.samples import Cache
-    except ModuleNotFoundError as error:
-        if error.name != "google_crc32c":
-            raise
-        what = f"{_NAME}: cache needs the package google-crc32c, which is not installed"
-        remedy = "pip install 'dali-storage[object-store]'"
-        raise BackendUnavailable(what, remedy) from None
     return Cache
 
 

@@ -70,30 +70,20 @@ __version__ = _version.VERSION
 hold_names(
     __name__,
     {
-        name: module
-        for module, names in {
-            ".contract._types": ("Buffer", "IntArray"),
-            ".contract.catalog": ("Catalog", "Tree"),
-            ".contract.devices": ("DeviceStatus",),
-            ".contract.errors": (
-                "BackendUnavailable",
-                "ContainerChangedError",
-                "ObjectReplacedError",
-                "RecordError",
-                "SampleChangedError",
-                "SampleSizeChanged",
-            ),
-            ".contract.format": ("Format", "Output"),
-            ".contract.objects": ("SCHEMES",),
-            ".contract.ranges": ("Ranges", "Spans"),
-            ".contract.reader": ("Batch", "Reader"),
-            ".contract.remote": ("Listing", "Remote"),
-            ".observing.signals": ("report", "report_on"),
-            ".observing.statistics": ("ReaderStatistics", "StageTimes", "metrics"),
-            ".dali.queries": ("statistics",),
-            ".ops.swapping": ("patch",),
-            ".ranks": ("shard",),
-        }.items()
-        for name in names
+        ".contract._types": "Buffer IntArray",
+        ".contract.catalog": "Catalog Tree",
+        ".contract.devices": "DeviceStatus",
+        ".contract.errors": "BackendUnavailable ContainerChangedError ObjectReplacedError"
+        " RecordError SampleChangedError SampleSizeChanged",
+        ".contract.format": "Format Output",
+        ".contract.objects": "SCHEMES",
+        ".contract.ranges": "Ranges Spans",
+        ".contract.reader": "Batch Reader",
+        ".contract.remote": "Listing Remote",
+        ".observing.signals": "report report_on",
+        ".observing.statistics": "ReaderStatistics StageTimes metrics",
+        ".dali.queries": "statistics",
+        ".ops.swapping": "patch",
+        ".ranks": "shard",
     },
 )

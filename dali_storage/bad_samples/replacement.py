@@ -27,7 +27,7 @@ from ..contract.objects import full_path, scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
 from ..order.ordering import Ordering
-from ..order.sampling.permutation import hashed
+from ..order.permutation import hashed
 from ..reading.loading import LoadedBatch, Loading
 from ..reading.opening import Members
 from ..reading.slots import Substitute

@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-o", "--output", metavar="FILE", required=True, help="the list to write, in JSON lines"
     )
     parser.add_argument("--decode", action="store_true", help="also decode samples with DALI")
-    parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="threads")
+    parser.add_argument(
+        "--jobs", type=int, default=processors(), metavar="N", help="threads that examine"
+    )
     index_samples.add_options(parser)
     given = parser.parse_args(arguments)
     if given.jobs < 1:

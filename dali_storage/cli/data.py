@@ -24,11 +24,11 @@ from ..contract import registry
 from ..contract.catalog import Catalog, join_path, open_regular
 from ..contract.devices import devices_of
 from ..contract.errors import BackendUnavailable, named
+from ..contract.faces import explained
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
 from ..contract.remote import remote_of
-from ..formats.npy import header
-from ..formats.tar import archive
+from ..formats.files import compressed
 from ..observing.kernel import mount_of
 from ..reading.buffers import buffer_bytes
 from ..runtime import machine
@@ -144,6 +144,8 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
     try:
         found = from_tree(tree := _Sampled(path))
     except ValueError:
+        with explained():
+            from ..formats.npy import header
         for pattern, reader in _ARRAYS.items():
             with suppress(ValueError):
                 return reader + call[5:], "", header.find(path, None, None, pattern, None)
@@ -194,7 +196,7 @@ def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
             kind = kind_of(os.fsdecode(min(files))).name
             return f"{_CALLS[kind]}{given}", Catalog.from_names(files, range(len(files)))
         except ValueError:
-            if archive.compressed(first.read(8)):
+            if compressed(first.read(8)):
                 raise
     return None
 

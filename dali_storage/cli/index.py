@@ -14,19 +14,17 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bmap_tools import console
 from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick
 
 from ..contract.catalog import open_regular
-from ..formats.lmdb import index as lmdb_index
-from ..formats.lmdb import pages
-from ..formats.tar import archive
-from ..formats.tar import index as tar_index
-from ..formats.tfrecord import index as tfrecord_index
-from . import index_coco, index_samples
+from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
+from ..formats.files import compressed
+from . import index_samples
 
 _HEAD = 512  # bytes of a container, which show its kind
 
@@ -36,15 +34,35 @@ class Kind(NamedTuple):
 
     name: str
     extensions: tuple[str, ...]  # which ".idx" replaces
-    matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
-    lines: Callable[[bytes, Tick], Iterable[bytes]]  # of the index, for the path of a container
+    # Whether a file begins with 512 bytes of one; the lines of its index.
+    functions: Callable[
+        [], tuple[Callable[[bytes], bool], Callable[[bytes, Tick], Iterable[bytes]]]
+    ]
+
+
+def _of_tars() -> Any:
+    from ..formats.tar import archive, index
+
+    return archive.matches, index.index
+
+
+def _of_lmdbs() -> Any:
+    from ..formats.lmdb import index, pages
+
+    return pages.matches, index.index
+
+
+def _of_tfrecords() -> Any:
+    from ..formats.tfrecord import index
+
+    return index.matches, index.index
 
 
 KINDS = (
-    Kind("tar", (".tar",), archive.matches, tar_index.index),
+    Kind("tar", (".tar",), _of_tars),
     # Before TFRecord, for which the first 8 bytes of an LMDB, the page number 0, are a length.
-    Kind("LMDB", (".mdb", ".lmdb"), pages.matches, lmdb_index.index),
-    Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
+    Kind("LMDB", (".mdb", ".lmdb"), _of_lmdbs),
+    Kind("TFRecord", (".tfrecord", ".tfrecords"), _of_tfrecords),
 )
 
 
@@ -53,7 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     options = {word.partition("=")[0] for word in words}
     if "--coco" in options:
-        return index_coco.main(words)
+        with explained():
+            from .index_coco import main as parse_coco
+        return parse_coco(words)
     if "--verify" in options:
         return index_samples.verify(words)
     parser = index_samples.new_parser(add_help=False)
@@ -94,23 +114,31 @@ def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
         ValueError: the file is not a container of a known kind, or is damaged.
         OSError: the file cannot be read, or the index cannot be written.
     """
-    kind = kind_of(file)
+    _, lines = kind_of(file).functions()
     with replacing(target) as index:  # opened first: an index may take minutes
-        index.writelines(kind.lines(os.fsencode(file), lambda position: tick(done + position)))
+        index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 
 
 def kind_of(file: str) -> Kind:
     """Return the kind of a container, by its first bytes; ValueError for another file."""
     with open_regular(os.fsencode(file)) as container:
         head = container.read(_HEAD)
+    missing = list[BackendUnavailable]()
     for kind in KINDS:
-        if kind.matches(head):
-            return kind
+        try:
+            with explained():
+                matches, _ = kind.functions()
+        except BackendUnavailable as error:
+            missing.append(error)
+        else:
+            if matches(head):
+                return kind
     *others, last = (kind.name for kind in KINDS)
-    why = archive.compressed(head) if head else "it is empty"
+    why = compressed(head) if head else "it is empty"
     raise ValueError(
         f"{file!r} is not a {', '.join(others)} or {last} file"
         + (f"; {why}" if why else "; give a container, a directory or a URL")
+        + "".join(f"; {error}" for error in missing)
     )
 
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from bmap_tools.atomic import destination
 
-from ..bad_samples.exclusion import without
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.objects import scheme
 from ..contract.remote import remote_of
 from ..samples import discovery, index_file, listed
@@ -73,6 +73,8 @@ def main(words: Sequence[str]) -> int:
             print(f"listing {root!r}; this may take minutes", file=sys.stderr)
         catalog = _list(root, dict(given.backend_option), filters)
         if given.exclude is not None:
+            with explained():
+                from ..bad_samples.exclusion import without
             catalog = without(catalog, given.exclude)
         index_file.save(catalog, given.output, listed.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:

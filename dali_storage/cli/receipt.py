@@ -25,6 +25,7 @@ from bmap_tools.atomic import destination, replacing
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..contract.reader import Reader
 from ..order import OrderOptions
 from ..order.ordering import Ordering
@@ -76,14 +77,15 @@ def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
     made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
     with replacing(given.output) as file:
-        catalog, reader, ordering = reader_options.opening_of(**made).open()
+        opening = reader_options.opening_of(**made)
+        catalog, reader, ordering = opening.open()
         with reader:
             if [*ordering.sources] != [None]:
                 what = "a mixture has receipts of its sources or classes"
                 raise ValueError(f"{what}: make that of the files of one of them")
             table, keys, sizes = _hashed(catalog, reader, Hashes(catalog, ordering))
         if given.bytes:
-            table = _read(reader_options.opening_of(**made))
+            table = _read(replace(opening, find=lambda *_: catalog))
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
         receipt = values.receipt_of(table, mode=mode, **dataset, shard=None, run={})
         counts = np.unique(keys, return_counts=True)[1]
@@ -161,7 +163,9 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
 def _read(opening: Opening) -> Words:
     """Read each sample once, and return the table of the receipt."""
     ledger, order = receipts_of("bytes", "cpu", True), OrderOptions(pad_last_batch=True)
-    opening = replace(opening, ledger=ledger, order=order, ordering=Ordering)
+    fmt = Format()  # decodes nothing: a damaged record has bytes, too
+    fmt.labels = False
+    opening = replace(opening, ledger=ledger, order=order, ordering=Ordering, fmt=fmt)
     with ReaderBatches(Prepared(opening), _BATCH) as batches:
         with console.bar("reading", len(batches)) as tick:
             for number, _ in enumerate(batches):

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
+from ..contract.faces import explained
 from ..contract.objects import full_path
 from ..observing.statistics import ReaderStatistics, figures
 from ..reading.source import BatchStream
-from ..saving import positions
-from ..saving import weights as mixing
 from .compat import Pipeline
 from .group import readers_of
 from .iterators import not_delivered
@@ -80,6 +79,7 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
     return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
+@explained()
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """The position of the reader `name` in its epoch, for `resume` on any number of ranks.
 
@@ -94,8 +94,10 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             reader does not pad its last batches; or it shuffles on several ranks by the seed of
             the pipeline, which may differ between them.
     """
+    from ..saving.positions import state as state_of
+
     reader = source(pipeline, name)
-    saved = positions.state(reader, not_delivered(pipeline))
+    saved = state_of(reader, not_delivered(pipeline))
     if saved["seed"] is None:
         raise ValueError(
             f"{reader}: its seed comes from the pipeline and may differ between ranks, but a state "
@@ -129,6 +131,7 @@ def receipt(
     return stream.ledger.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
+@explained()
 def set_weights(
     pipeline: Pipeline, name: str, weights: Mapping[Any, Any], at: int | None = None
 ) -> int:
@@ -151,9 +154,12 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
-    return mixing.set_weights(source(pipeline, name), weights, at)
+    from ..saving.weights import set_weights as change
+
+    return change(source(pipeline, name), weights, at)
 
 
+@explained()
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     """Return the numbers of samples and of whole passes that each source has given.
 
@@ -163,7 +169,9 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
-    return mixing.progress(source(pipeline, name), not_delivered(pipeline))
+    from ..saving.weights import progress as progress_of
+
+    return progress_of(source(pipeline, name), not_delivered(pipeline))
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:

@@ -15,6 +15,7 @@ import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 from nvidia.dali.experimental.dynamic import _op_builder, _ops
 
+from .. import readers
 from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
@@ -23,7 +24,6 @@ from ..order.resuming.state import read_checkpoint
 from ..readers.arguments import (
     DaliArguments,
     IgnoredArguments,
-    ReaderSpec,
     ReadingArguments,
     refuse_unknown,
     spec_of,
@@ -33,6 +33,27 @@ from .reading_operator import LockedStream, ReadingOperator
 
 _IN_GRAPHS = DaliArguments.__annotations__.keys() - ReadingArguments.__annotations__
 _IN_GRAPHS -= IgnoredArguments.__annotations__.keys()
+
+
+def _of_all(
+    max_batch_size: int | None = None,
+    name: str | None = None,
+    device: object = "cpu",
+    *,
+    enable_checkpointing: bool = False,
+) -> None:
+    """The arguments that readers of dynamic mode have beside those of `readers`."""
+
+
+class _Signature:
+    """The arguments of a constructor: of a function of `readers`, but for those of graphs."""
+
+    def __get__(self, _: object, owner: type["DynamicReader"]) -> inspect.Signature:
+        function = getattr(readers, owner._function)
+        own, of_reader = (inspect.signature(it).parameters for it in (_of_all, function))
+        by_name = [it.replace(kind=it.KEYWORD_ONLY) for it in of_reader.values()]
+        shown = [it for it in by_name if it.name not in own.keys() | _IN_GRAPHS]
+        return inspect.Signature([*own.values(), *shown])
 
 
 class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
@@ -60,16 +81,14 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
     _init_spec = None
     """DALI's specification of types before the batch is ready. None: wait for the batch."""
 
-    _spec: ClassVar[ReaderSpec]
-    __signature__: ClassVar[inspect.Signature]
+    __signature__ = _Signature()
+    _function: ClassVar[str]
 
-    def __init_subclass__(
-        cls, *, reader: Callable[..., object] | None = None, **more: object
-    ) -> None:
-        """Give the class the arguments of a function of `readers`."""
+    def __init_subclass__(cls, *, reader: str | None = None, **more: object) -> None:
+        """Give the class the arguments of a function of `readers`, imported at the first use."""
         super().__init_subclass__(**more)
         if reader is not None:
-            cls._spec, cls.__signature__ = spec_of(reader), _signature(reader)
+            cls._function = reader
 
     def __init__(self, *args: object, **given: Any) -> None:
         """Open nothing yet; the samples are found by the first batch or `get_metadata()`.
@@ -107,7 +126,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
         dali_flag("lazy_init", given.get("lazy_init"))
         if given.get("source_info") is None:  # no graph shows whether anyone asks
             given["source_info"] = False
-        opening = self._spec.prepare(**given).opening
+        opening = spec_of(getattr(readers, self._function)).prepare(**given).opening
         order = opening.order
         super().__init__(
             max_batch_size,
@@ -211,24 +230,6 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
     def _transfer_into(self, pipe: object) -> bool:
         self._transferred = True
         return True
-
-
-def _signature(reader: Callable[..., object]) -> inspect.Signature:
-    """The arguments of a constructor: of a function of `readers`, but for those of graphs."""
-    own, of_reader = inspect.signature(_of_all).parameters, inspect.signature(reader).parameters
-    by_name = [it.replace(kind=it.KEYWORD_ONLY) for it in of_reader.values()]
-    shown = [it for it in by_name if it.name not in own.keys() | _IN_GRAPHS]
-    return inspect.Signature([*own.values(), *shown])
-
-
-def _of_all(
-    max_batch_size: int | None = None,
-    name: str | None = None,
-    device: object = "cpu",
-    *,
-    enable_checkpointing: bool = False,
-) -> None:
-    """The arguments that readers of dynamic mode have beside those of `readers`."""
 
 
 def _plain(name: str, value: Any) -> Any:

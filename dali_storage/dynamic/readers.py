@@ -2,17 +2,12 @@
 
 import nvidia.dali.experimental.dynamic as ndd
 
-from ..readers.coco import coco
-from ..readers.files import file
-from ..readers.npy import numpy
-from ..readers.tfrecord import tfrecord
-from ..readers.webdataset import webdataset
 from .reader import DynamicReader
 
 __all__ = ["COCO", "File", "Numpy", "TFRecord", "Webdataset"]
 
 
-class COCO(DynamicReader, ndd.readers.COCO, reader=coco):  # type: ignore[misc]  # DALI has no types
+class COCO(DynamicReader, ndd.readers.COCO, reader="coco"):  # type: ignore[misc]  # DALI has no types
     """`ndd.readers.COCO` with a choice of storage backend.
 
     `dali_storage.readers.coco` describes the arguments, outputs and errors, and `File` the common
@@ -20,7 +15,7 @@ class COCO(DynamicReader, ndd.readers.COCO, reader=coco):  # type: ignore[misc] 
     """
 
 
-class File(DynamicReader, ndd.readers.File, reader=file):  # type: ignore[misc]  # DALI has no types
+class File(DynamicReader, ndd.readers.File, reader="file"):  # type: ignore[misc]  # DALI has no types
     """`ndd.readers.File` with a choice of storage backend.
 
     The arguments are the same, and so are samples, labels, order, shards and epochs, bit for bit;
@@ -37,7 +32,7 @@ class File(DynamicReader, ndd.readers.File, reader=file):  # type: ignore[misc] 
     """
 
 
-class Numpy(DynamicReader, ndd.readers.Numpy, reader=numpy):  # type: ignore[misc]
+class Numpy(DynamicReader, ndd.readers.Numpy, reader="numpy"):  # type: ignore[misc]
     """`ndd.readers.Numpy` with a choice of storage backend.
 
     `dali_storage.readers.numpy` describes the arguments and errors, and `File` the common ones of
@@ -55,7 +50,7 @@ class Numpy(DynamicReader, ndd.readers.Numpy, reader=numpy):  # type: ignore[mis
         super()._pre_call()
 
 
-class TFRecord(DynamicReader, ndd.readers.TFRecord, reader=tfrecord):  # type: ignore[misc]
+class TFRecord(DynamicReader, ndd.readers.TFRecord, reader="tfrecord"):  # type: ignore[misc]
     """`ndd.readers.TFRecord` with a choice of storage backend.
 
     `dali_storage.readers.tfrecord` describes the arguments and errors, and `File` the common ones
@@ -65,7 +60,7 @@ class TFRecord(DynamicReader, ndd.readers.TFRecord, reader=tfrecord):  # type: i
     """
 
 
-class Webdataset(DynamicReader, ndd.readers.Webdataset, reader=webdataset):  # type: ignore[misc]
+class Webdataset(DynamicReader, ndd.readers.Webdataset, reader="webdataset"):  # type: ignore[misc]
     """`ndd.readers.Webdataset` with a choice of storage backend.
 
     `dali_storage.readers.webdataset` describes the arguments and errors, and `File` the common ones

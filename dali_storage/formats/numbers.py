@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 
 
 def parser() -> Callable[[str], float]:
@@ -18,11 +18,8 @@ def parser() -> Callable[[str], float]:
     Raises:
         BackendUnavailable: the package python-rapidjson is not installed.
     """
-    try:
+    with explained():
         from rapidjson import NM_NATIVE, Decoder
-    except ModuleNotFoundError:
-        what = "numbers as DALI parses them need the package python-rapidjson, not installed here"
-        raise BackendUnavailable(what, "pip install python-rapidjson") from None
     parse = Decoder(number_mode=NM_NATIVE)
 
     def number(text: str) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..observing.meter import OPEN, OpenReaders
 from ..observing.statistics import figures
 from ..runtime.histogram import Histogram
@@ -39,13 +39,8 @@ class ReaderCollector:
         Raises:
             BackendUnavailable: there is no prometheus_client.
         """
-        try:
+        with explained():
             from prometheus_client import core
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            what = "ReaderCollector needs the package prometheus_client, which is not installed"
-            raise BackendUnavailable(what, "pip install 'dali-storage[metrics]'") from None
         self._core = core
         self._readers = readers
 

@@ -56,13 +56,17 @@ __all__ = [
     "webdataset",
 ]
 
-_QUERIES = "catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"
-_OTHERS = {"file": ".files", "numpy": ".npy", "mxnet": ".recordio"}
-_OTHERS |= dict.fromkeys(("ReaderBatch", "ReaderBatches"), ".batches")
+_OTHERS = {
+    "..dali.queries": "catalog last_batch progress receipt replaced set_weights state",
+    ".batches": "ReaderBatch ReaderBatches batches",
+    ".files": "file",
+    ".npy": "numpy",
+    ".recordio": "mxnet",
+}
 _VIDEO = ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
 
 hold_names(
     __name__,
-    {name: f".{name}" for name in __all__} | _OTHERS | dict.fromkeys(_QUERIES, "..dali.queries"),
+    {f".{name}": name for name in __all__} | _OTHERS,
     dict.fromkeys(("video", "video_resize"), _VIDEO),
 )

@@ -20,6 +20,7 @@ from typing import (
 
 from ..contract import registry
 from ..contract._types import PathLike
+from ..contract.faces import explained
 from ..contract.format import Format
 from ..contract.objects import scheme
 from ..contract.options import Option, dali_flag, dali_integer, require_integer
@@ -122,20 +123,18 @@ class Prepared(Generic[_R]):
         """Return the same reader with another result."""
         return Prepared(self.opening, self.common, result, decodes=decodes)
 
-    def in_graph(self) -> Nodes:
-        """Put the reader into the graph of a pipeline; return its nodes, see `add_reader()`."""
-        from ..dali import add_reader
-
+    def in_graph(self) -> dict[str, Any]:
+        """Return the arguments of `dali.add_reader()`."""
         common = self.common
-        return add_reader(
-            common.name,
-            self.opening,
-            takes_seed=common.seed is None,
-            preserve=dali_flag("preserve", common.preserve),
-            lazy=dali_flag("lazy_init", common.lazy_init),
-            with_index=dali_flag("return_index", common.return_index),
-            with_source=self.with_source,
-        )
+        return {
+            "name": common.name,
+            "opening": self.opening,
+            "takes_seed": common.seed is None,
+            "preserve": dali_flag("preserve", common.preserve),
+            "lazy": dali_flag("lazy_init", common.lazy_init),
+            "with_index": dali_flag("return_index", common.return_index),
+            "with_source": self.with_source,
+        }
 
 
 class ReaderSpec(NamedTuple):
@@ -175,7 +174,9 @@ def makes_reader(
         @wraps(prepare)
         def read(*args: _P.args, **given: _P.kwargs) -> _R:
             prepared = prepare(*args, **given)
-            return prepared.result(prepared.in_graph())
+            from ..dali import add_reader
+
+            return prepared.result(add_reader(**prepared.in_graph()))
 
         name, signature, reader = function.__name__, inspect.signature(prepare), cast(Any, read)
         (result,) = get_args(signature.return_annotation)
@@ -207,7 +208,8 @@ def _takes_arguments(defaults: Mapping[str, Any], function: _F) -> _F:
     @wraps(function)
     def checked(*args: Any, **given: Any) -> Any:
         refuse_unknown(function.__qualname__, given, signature.parameters)
-        return function(*args, **given)
+        with explained():
+            return function(*args, **given)
 
     # The second one as DALI's `do_not_convert`; DALI need not be installed.
     vars(checked).update(__signature__=signature, autograph_info__={})

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.faces import explained
 from ..contract.options import dali_flag, require_integer
 from ..contract.views import Contents, views_of
 from ..order.epochs import LAST_BATCH, Epochs, LastBatch
@@ -57,7 +58,7 @@ class ReaderBatch:
 class ReaderBatches:
     """The batches of a reader, see `readers.batches()`; a loop over this object is an epoch.
 
-    A loop after a `break`, an error or a Ctrl-C goes on with the epoch, so that no batch is lost.
+    After a `break`, an error or a Ctrl-C, the next loop goes on with the epoch.
     `len()` is the number of batches in the epoch of the next batch, given ones included.
 
     The reader, its files and its threads are closed by `with`, by `close()`, or when this object
@@ -112,9 +113,9 @@ class ReaderBatches:
 
     def state(self) -> dict[str, Any]:
         """Return the position after the last batch, for `resume` here or in a pipeline."""
-        from ..saving import positions
-
-        return positions.state(self._stream, 0)
+        with explained():
+            from ..saving.positions import state
+        return state(self._stream, 0)
 
     def receipt(self, epoch: int | None = None, source: Any = None) -> dict[str, Any]:
         """Return what was given of an epoch, see `readers.receipt()`."""

@@ -238,7 +238,9 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
 def read_files(find: Find | None, /, **given: Any) -> Nodes:
     """`file` with its arguments; `find` finds the samples, unless it is None."""
     refuse_unknown("file", given, spec_of(file).defaults)
-    return _prepared(find, given).in_graph()
+    from ..dali import add_reader
+
+    return add_reader(**_prepared(find, given).in_graph())
 
 
 def _prepared(find: Find | None, given: Mapping[str, Any]) -> Prepared[Nodes]:

@@ -92,9 +92,9 @@ def plugs(arguments: Common, device: str) -> dict[str, Any]:
 
         found["ledger"] = receipts_of(arguments.receipt, device, arguments.pad_last_batch)
     if arguments.resume is not None:
-        from ..saving import positions
+        from ..saving.positions import resume
 
-        found["resume"] = partial(positions.resume, state=arguments.resume)
+        found["resume"] = partial(resume, state=arguments.resume)
     return found
 
 

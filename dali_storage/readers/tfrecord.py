@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.options import dali_flag
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
@@ -94,12 +94,6 @@ def tfrecord(
 
 
 def _checksum() -> Checksum:
-    try:
-        package = importlib.import_module("google_crc32c")
-    except ModuleNotFoundError as error:
-        if error.name != "google_crc32c":
-            raise
-        what, remedy = "verify=True needs the package google-crc32c", "pip install google-crc32c"
-        raise BackendUnavailable(what, remedy) from None
-    checksum: Checksum = package.value
+    with explained():
+        checksum: Checksum = importlib.import_module("google_crc32c").value
     return checksum

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.format import Format, Wanted
 from ..contract.objects import scheme
 from ..contract.stages import enter
@@ -36,11 +36,8 @@ _PART = 1 << 16  # names that are Python objects at the same time
 
 def xxh3() -> Any:
     """Return the hash, 16 bytes of bytes; raise BackendUnavailable if the package is missing."""
-    try:
+    with explained():
         return importlib.import_module("xxhash").xxh3_128_digest  # releases the interpreter lock
-    except ModuleNotFoundError:
-        what = "receipts need the package xxhash, which is not installed"
-        raise BackendUnavailable(what, "pip install 'dali-storage[receipts]'") from None
 
 
 class Hashes:

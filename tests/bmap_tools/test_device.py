@@ -72,17 +72,10 @@ def test_logical_blocks_of_more_than_4096_bytes_are_refused(tmp_path):
     ("name", "reason"),
     [
         ("dm-0", "device-mapper.*LVM"),
-        ("md0/md0p1", "RAID"),
-        ("md127", "RAID"),
-        ("md_d0", "unknown"),
-        ("bcache0", "bcache"),
-        ("drbd1", "DRBD"),
-        ("nbd0", "network"),
-        ("rbd0", "network"),
-        ("zd16", "ZFS"),
-        ("zram0", "memory"),
-        ("ublkb0", "unknown"),
-        ("nvme0c0n1", "unknown"),
+        *((name, "RAID") for name in ("md0/md0p1", "md127")),
+        *(("bcache0", "bcache"), ("drbd1", "DRBD"), ("zd16", "ZFS"), ("zram0", "memory")),
+        *((name, "network") for name in ("nbd0", "rbd0")),
+        *((name, "unknown") for name in ("md_d0", "ublkb0", "nvme0c0n1")),
     ],
 )
 def test_devices_that_are_not_plain_disks_are_refused(tmp_path, name, reason):

@@ -129,7 +129,9 @@ def test_an_index_that_cannot_be_written_is_named_before_the_container_is_read(
         else:
             words += ["-o", str(missing)]
         target = missing / "a.idx"
-        read = index.Kind("tar", (".tar",), archive.matches, lambda *_: pytest.fail("read"))
+        read = index.Kind(
+            "tar", (".tar",), lambda: (archive.matches, lambda *_: pytest.fail("read"))
+        )
         monkeypatch.setattr(index, "KINDS", [read])
     before = os.listdir(tmp_path)
     assert index.main(words) == 1

@@ -169,9 +169,10 @@ def test_samples_with_the_same_name_are_not_told_apart(root, tmp_path, capsys):
 def test_tfrecord_needs_no_features(words, tmp_path):
     path = write_tfrecord(tmp_path / "x", [b"one", b"three"])
     arguments = ["--reader", "tfrecord", "--argument", f"path={path}", *words]
-    assert receipt.main([*arguments, "-o", str(tmp_path / "r")]) == 0
     pieces = [[("x", 0, tf_record(b"one"))], [("x", 19, tf_record(b"three"))]]
-    assert of(loaded(tmp_path / "r")) == sums_of(pieces, "samples")
+    for mode, more in (("samples", []), ("bytes", ["--bytes"])):  # of what is no Example
+        assert receipt.main([*arguments, *more, "-o", str(tmp_path / "r")]) == 0
+        assert of(loaded(tmp_path / "r")) == sums_of(pieces, mode)
     sources = ["reader=tfrecord", f"sources={json.dumps({'a': {'path': str(path)}})}"]
     assert opening_of("mix", dict(map(key_and_value, sources))).open().catalog.delivered == 2
 

@@ -202,7 +202,7 @@ def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(gpus, ca
 @pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
 def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(gpus, catalog, make, calls):
     contents = expected(catalog, 12)[0]
-    for instruction in itertools.count():
+    for instruction in itertools.count(0, by_tier(5, 1)):
         pipeline = make("cpu")
         executor, stream = pipeline.executor, cuda.CudaStream(1)
         pipeline.run(4)

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from nvidia.dali import fn
 
-import dali_storage
 from dali_storage import readers
 from dali_storage.dali import executor
 from tests.kit.dali import both, pipeline_of
@@ -58,12 +57,6 @@ def test_pipelines_of_the_same_nodes_draw_by_their_own_seeds(root):
 def drawing(read, **options):
     """A pipeline of labels, and of numbers drawn behind them."""
     return pipeline_of(lambda: (read(), fn.random.uniform()), seed=3, **options)
-
-
-def test_operators_draw_as_before_where_dalis_readers_are_patched(root):
-    expected = take(drawing(lambda: shuffled(fn.readers, root)), 9)
-    with dali_storage.patch():
-        assert take(drawing(lambda: shuffled(fn.readers, root)), 9) == expected
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])

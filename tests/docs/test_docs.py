@@ -15,7 +15,7 @@ from nvidia.dali import fn
 import bmap_tools.__main__
 from benchmarks import arguments, chart
 from dali_storage import ops, readers
-from dali_storage.cli import index
+from dali_storage.cli import index, index_coco, index_samples
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract import registry
 from tests.kit import option_tables
@@ -203,8 +203,8 @@ def test_the_command_lines_that_make_indexes_are_accepted(words, monkeypatch):
     done = []
     monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
     monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
-    monkeypatch.setattr(index.index_samples, "verify", lambda words: done.append("verify") or 0)
-    for form in (index.index_samples, index.index_coco):
+    monkeypatch.setattr(index_samples, "verify", lambda words: done.append("verify") or 0)
+    for form in (index_samples, index_coco):
         parse = form.parser().parse_args
         monkeypatch.setattr(form, "main", lambda words, p=parse: done.append(p(words).output) or 0)
     assert make_indexes(words) == 0

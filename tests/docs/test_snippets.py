@@ -168,7 +168,7 @@ def columns_of_the_page():
     return [(re.findall(r"`([^`]+)`", files), keys.strip("`")) for _, files, keys in rows]
 
 
-def test_the_batches_of_the_page_without_a_pipeline_are_those_of_the_files(run, data, tmp_path):
+def test_the_batches_of_the_page_without_a_pipeline_are_those_of_the_files(run, data):
     evaluation, source = snippets("docs/batches.md", "python")
     lines = []
     for label in range(2):
@@ -176,13 +176,13 @@ def test_the_batches_of_the_page_without_a_pipeline_are_those_of_the_files(run, 
         means = [np.asarray(Image.open(it)).mean() for it in files]
         mean = f"{np.mean(means):.1f}"
         lines.append(f"class {label}: {len(means)} images of brightness {mean}\n")
-    assert run(evaluation, cwd=tmp_path) == "".join(lines)
+    assert run(evaluation) == "".join(lines)
     theirs = source[source.index("@pipeline_def") :].replace("train()", "theirs()")
     call = 'fn.readers.file(file_root="/data/train", random_shuffle=True, seed=7)'
     theirs = re.sub(r"fn\.external_source\(.*\)", call, theirs)
     same = "all((a.at(n) == b.at(n)).all() for n in range(64))"
     read = f"print([{same} for a, b in zip(train().run(), theirs().run())])"
-    assert run(source, theirs, read, cwd=tmp_path) == "[True, True]\n"
+    assert run(source, theirs, read) == "[True, True]\n"
 
 
 @pytest.mark.parametrize(("files", "keys"), columns_of_the_page())
@@ -285,6 +285,7 @@ def test_the_shards_of_the_containers_page_are_trained_with(run):
         run(other)
 
 
+@pytest.mark.long
 def test_the_text_labels_of_the_containers_page_are_numbers(run, data, tmp_path):
     with tarfile.open(run.data / "a.tar", "w") as tar:
         for number, path in enumerate(sorted(data.rglob("*.jpg"))):
@@ -399,6 +400,7 @@ def test_the_folders_of_the_loaders_page_are_read(run, data):
     assert text == "torch.float32 torch.Size([64]) 3 4 torch.Size([64, 3, 176, 176])\n"
 
 
+@pytest.mark.long
 def test_the_evaluator_of_the_page_on_speed_takes_loaders(run):
     show = "    print(images.flatten()[:99].sum())"
     text = run(program("docs/slow.md", 1), show, quiet=False)
@@ -424,6 +426,7 @@ Pipeline.run = recording
 """
 
 
+@pytest.mark.long
 def test_the_program_of_the_page_on_resuming_gives_each_sample_once(run):
     """On one rank, again, and on two; it prints what the page shows."""
     (code,) = snippets("docs/resume.md", "python")
@@ -499,6 +502,7 @@ def test_the_pipeline_of_the_object_store_page_delivers_its_samples(run, bucket,
     assert 0 < int(ones) < 64
 
 
+@pytest.mark.long
 def test_the_containers_of_the_object_store_page_are_read(run, bucket, data):
     (bucket / "shards").mkdir()
     (run.data / "indexes").mkdir()

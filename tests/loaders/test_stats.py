@@ -34,11 +34,7 @@ class Clock:
     ("slow", "expected", "advice"),
     [
         ("model", LoaderStats(6, 22, 5.0, 0.0, 0.0), "model-bound: the loader keeps up"),
-        (
-            "storage",
-            LoaderStats(6, 22, 6.0, 6.0, 6.0),
-            "storage-bound: try backend_options={'direct': True}",
-        ),
+        ("storage", LoaderStats(6, 22, 6.0, 6.0, 6.0), "storage-bound: try backend_options={'di"),
         ("operator", LoaderStats(6, 22, 12.0, 12.0, 0.0), "pipeline-bound: try more num_threads"),
     ],
 )

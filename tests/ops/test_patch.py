@@ -15,7 +15,6 @@ import dali_storage
 from dali_storage import ops, readers
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.dali.queries import source
-from dali_storage.readers import features
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import numbered, numbers, take
 from tests.kit.paths import ROOT
@@ -142,9 +141,11 @@ def test_patch_refuses_an_argument_that_not_all_readers_have_at_once():
 
 
 def test_another_reader_under_the_name_of_dalis_is_refused_by_the_import(monkeypatch):
+    from dali_storage.readers import features
+
     spec = spec_from_file_location("dali_storage.readers.imported_late", features.__file__)
     monkeypatch.setattr(dali_ops.readers, "TFRecord", type("Other", (), {}))
-    with pytest.raises(ImportError, match=r"Other.*: import dali_storage.readers before"):
+    with pytest.raises(ImportError, match=r"Other.*: use dali_storage.readers.tfrecord before"):
         spec.loader.exec_module(module_from_spec(spec))
 
 

@@ -117,13 +117,6 @@ def test_ranks_take_turns():
     assert min(seen.values()) > 500 - 5 * (2000 * 3 / 16) ** 0.5
 
 
-def test_every_batch_of_a_rank_has_the_ratio():
-    made = stream([700, 300], [(0, [1, 1])])
-    for order in ranks(made, 2, 32)[0]:
-        for index in range(15):
-            assert (order.batch(index) < 700).sum() == 16
-
-
 def test_a_batch_is_owned_by_the_caller():
     order = ranks(stream([9], [(0, [1])]), 1, 4)[0][0]
     expected = order.batch(1).tolist()

@@ -164,11 +164,3 @@ def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_
     assert large < 100 * 300_000
     assert max(jumps, window) < 2_000_000
     assert long < short + 30_000
-
-
-def test_a_list_takes_four_bytes_for_an_entry_while_they_suffice():
-    lists = streams.Lists(5000, OrderOptions())
-    assert {lists.fixed.dtype, lists.of_epoch(1).dtype} == {np.dtype(np.int32)}
-    lists._size = 2**31  # too large for a test
-    assert lists._original(9).dtype == np.int64
-    assert Order(5000, 4, OrderOptions(shuffle_after_epoch=True)).batch(0).dtype == np.int64

@@ -71,7 +71,7 @@ def patch_chunks(monkeypatch, entries):
 
 def test_files_are_in_the_order_of_dali(tmp_path, monkeypatch):
     random = Random(0)
-    for _ in range(by_tier(80, 600)):
+    for _ in range(by_tier(30, 600)):
         patch_chunks(monkeypatch, random.choice(CHUNKS))
         case = some_case(random)
         assert_as_dali(of_files(tmp_path, case[0]), case)
@@ -80,7 +80,7 @@ def test_files_are_in_the_order_of_dali(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", LEAST)
 def test_samples_in_containers_are_in_the_order_of_dali(kind, tmp_path, monkeypatch):
     random = Random(f"order of {kind}")
-    for number in range(by_tier(8, 20)):
+    for number in range(by_tier(4, 20)):
         counts = some_counts(random, LEAST[kind])
         read = numbered(kind, tmp_path / str(number), counts)(fn.readers)
         for _ in range(by_tier(3, 10)):
@@ -123,9 +123,6 @@ def test_a_batch_belongs_to_the_caller(padded):
     assert batch.shape == (4,)
     batch[:] = -1
     assert order.batch(0).tolist() == [0, 1, 2, 3]
-
-
-# --- Refusals ------------------------------------------------------------------------------------
 
 
 LATER = {"shuffle_after_epoch": True}

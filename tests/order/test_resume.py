@@ -34,7 +34,7 @@ from tests.kit.resuming import (
 )
 from tests.kit.tiers import by_tier
 
-pytestmark = pytest.mark.usefixtures("pipelines_end")
+pytestmark, LONG = pytest.mark.usefixtures("pipelines_end"), pytest.mark.long
 
 
 def real_epochs(world, batch_size, epochs, read=REAL, **order):
@@ -106,7 +106,7 @@ def test_other_ranks_give_the_rest_of_other_readers_once(reader, order, tmp_path
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("world", "batch_size"), [(1, 5), (3, 4)])
+@pytest.mark.parametrize(("world", "batch_size"), [pytest.param(1, 5, marks=LONG), (3, 4)])
 def test_the_same_ranks_go_on_bit_for_bit(order, world, batch_size):
     """At every batch of two epochs, padding included."""
     count = rounds(SIZE, world, batch_size)
@@ -134,7 +134,7 @@ def test_a_rest_goes_on_bit_for_bit(order):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("epoch", [pytest.param(0, marks=LONG), 1])
 def test_a_whole_epoch_is_that_of_the_ranks_that_begin_it(order, epoch):
     others = ranks(3, 5, begun(epoch * rounds(SIZE, 2, 4), **ORDERS[order]), **ORDERS[order])
     coming = [numbers(each, 2 * rounds(SIZE, 3, 5)) for each in others]

@@ -35,10 +35,10 @@ def expected(sizes, schedule, seed, stop):
 
 @examples(cases(), SEEDS)
 def test_the_stream_is_the_plain_walk(case, seed):
-    sources, samples = expected(*case, seed, 400)
+    sources, samples = expected(*case, seed, 200)
     made = stream(*case, seed)
-    assert made.sources_at(np.arange(400))[0].tolist() == [*sources]
-    assert entries(made, 0, 400) == [*samples]
+    assert made.sources_at(np.arange(200))[0].tolist() == [*sources]
+    assert entries(made, 0, 200) == [*samples]
 
 
 @examples(cases(), SEEDS, st.integers(1, 600))
@@ -74,7 +74,7 @@ def test_each_piece_of_a_schedule_gives_the_shares_of_its_weights(case, seed, po
             assert abs(count - share) <= BOUND * max(pieces, 1)
 
 
-@examples(cases(), st.integers(1, 500), st.data())
+@examples(cases(), st.integers(1, 200), st.data())
 def test_new_weights_keep_the_past(case, position, data):
     sizes, schedule = case
     made = stream(sizes, schedule, seed=3)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from dali_storage import dali, readers
+from dali_storage import readers
+from dali_storage.dali.queries import source
 from tests.kit import versions
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
@@ -102,7 +103,7 @@ def test_a_reader_is_watched_as_its_argument_says(tree, given, expected):
         build(readers.file, name="R", file_root=root, **given),
         build(readers.mix, name="R", **mixed, **given),
     ]
-    openings = [dali.source(each, "R").opening for each in pipelines]
+    openings = [source(each, "R").opening for each in pipelines]
     assert [it.observe.keywords["stall_after"] for it in openings] == [expected] * 2
     assert openings[1].names == [os.fsencode(root)] * 2
 

@@ -10,9 +10,6 @@ from dali_storage.backends.memory import MemoryReader
 from tests.kit.dali import build, pipeline_of, take
 from tests.kit.parity import take as samples
 
-# --- parity -------------------------------------------------------------------------------------
-
-
 WAYS = [(False, 4, "memory"), (True, 4, "python-file")]
 WAYS += [(True, 1, "memory"), (False, 1, "python-file")]
 
@@ -40,9 +37,6 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
     assert ours == outputs(fn.readers.file, dont_use_mmap=True)
 
 
-# --- bad input ----------------------------------------------------------------------------------
-
-
 def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path):
     missing = str(tmp_path / "missing")
     with pytest.raises(FileNotFoundError) as caught:
@@ -65,9 +59,6 @@ def test_the_traceback_of_a_missing_root_is_short(tmp_path):
     frames = [f"{Path(it.path).name}: {it.name}" for it in caught.traceback]
     depth = sum(Path(it.path).is_relative_to(ours) for it in caught.traceback)
     assert depth <= 8, frames  # it was 12 when five callables opened each other
-
-
-# --- GPUs ---------------------------------------------------------------------------------------
 
 
 GPU_0 = {"device": "gpu", "gpu": 0}  # attributes of a backend
@@ -94,14 +85,3 @@ def test_memory_that_backend_and_pipeline_do_not_share_is_refused_when_it_is_def
     with pytest.raises(ValueError, match=message), Pipeline(4, 1, gpu):
         readers.file(file_root=str(tree(5)), backend="memory", **arguments)
     assert closed
-
-
-def test_the_samples_are_on_the_gpu_and_the_labels_are_not(tree, monkeypatch):
-    for name, value in GPU_0.items():
-        monkeypatch.setattr(MemoryReader, name, value)
-    arguments = {"file_root": str(tree(5)), "backend": "memory", "device": "gpu"}
-    with Pipeline(4, 1, 0):
-        nodes = readers.file(**arguments, return_index=True)
-        assert [node.device for node in nodes] == ["gpu", "cpu", "cpu"]
-        nodes = readers.file(**arguments, lazy_init=True)
-        assert [node.device for node in nodes] == ["gpu", "cpu"]

@@ -12,7 +12,6 @@ from nvidia.dali import Pipeline
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
 from dali_storage import readers
-from dali_storage.loaders import Loader, Shard
 from tests.kit.parity import build, of_containers
 from tests.kit.tiers import by_tier
 
@@ -154,6 +153,8 @@ def test_weights_change_only_what_was_not_taken(mixed):
 
 
 def test_a_loader_sets_weights_and_keeps_them_when_it_is_made_anew(mixed, roots):
+    from dali_storage.loaders import Loader
+
     def make(checkpoint, shard_id, num_shards):
         return mixed(shard_id, num_shards, options={"checkpoint": checkpoint})
 
@@ -181,6 +182,7 @@ def test_a_loader_sets_weights_and_keeps_them_when_it_is_made_anew(mixed, roots)
 @pytest.mark.parametrize("taken", range(3))
 def test_loaders_of_all_ranks_set_weights_at_one_position(mixed, last_batch, taken):
     """With "partial" the last batch of an epoch is for one of two ranks only."""
+    from dali_storage.loaders import Loader, Shard
 
     def loader(rank):
         def make(checkpoint, shard_id, num_shards):
@@ -199,6 +201,8 @@ def test_loaders_of_all_ranks_set_weights_at_one_position(mixed, last_batch, tak
 
 
 def test_a_loader_sets_the_weights_of_all_its_readers(roots):
+    from dali_storage.loaders import Loader
+
     sources = {name: {"file_root": root, "file_filters": "*.bin"} for name, root in roots.items()}
 
     def make(checkpoint, **shard):
@@ -277,9 +281,6 @@ def test_labels_are_joint_or_own(mixed):
         mixed(labels="own")
 
 
-# --- One data set ---
-
-
 def labelled(**arguments):
     """A pipeline of the indices of 10 samples with label 3, 6 with label 7 and 2 with label 9."""
     files = [__file__] * 18
@@ -309,11 +310,11 @@ def test_an_own_order_is_dealt_out(mixed):
         labelled(order=order, resume=state).run()
 
 
-@pytest.mark.parametrize(("saved", "resumed"), [("balanced", None), (None, "balanced")])
-def test_a_state_of_another_stream_is_refused(saved, resumed):
+@pytest.mark.parametrize(("begun", "resumed"), [("balanced", None), (None, "balanced")])
+def test_a_state_of_another_stream_is_refused(begun, resumed):
     """Streams that differ in other arguments have other descriptions: order/test_sampling.py."""
-    taken(first := labelled(weights=saved), 3)
-    described = "weights {3: 1, 7: 1, 9: 1}" if saved else "the order: DALI's"
+    taken(first := labelled(weights=begun), 3)
+    described = "weights {3: 1, 7: 1, 9: 1}" if begun else "the order: DALI's"
     with pytest.raises(ValueError, match=f"{described}.*give the reader the same weights, order"):
         labelled(weights=resumed, resume=readers.state(first, "R")).run()
 

@@ -20,8 +20,6 @@ from tests.kit.containers import RECORDIO_MAGIC, recordio_record
 from tests.kit.parity import build, take
 from tests.kit.process import open_files
 
-# --- containers ---------------------------------------------------------------------------------
-
 
 def written(root, data, starts):
     """Files with this data and an index with these offsets."""

@@ -101,9 +101,6 @@ def test_labels_are_those_of_readers_file(data, tmp_path, kind):
     assert [label for _, label in take(pipeline, 1)] == expected
 
 
-# --- Loaders -------------------------------------------------------------------------------------
-
-
 def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     none = [("0.jpg", b"none"), ("0.cls", b"none")]
     tars = [write_tar(tmp_path / f"{number}.tar", none) for number in range(2)]
@@ -122,9 +119,6 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     (note,) = caught.value.__notes__
     assert note.endswith("1.tar (sample 1: 4 bytes at 512), 1.tar (sample 1: 4 bytes at 1,536)")
     assert "sample 0" not in note
-
-
-# --- Refusals ------------------------------------------------------------------------------------
 
 
 OBJECTS = np.empty(23, object)
@@ -182,9 +176,6 @@ def test_a_backend_of_whole_files_is_refused_by_name(data, monkeypatch):
     monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
     with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
         pipeline_of(**data.arguments(), backend="memory")
-
-
-# --- Memory --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("is_sorted", "limit"), [(True, 12.1), (False, 13.1)])

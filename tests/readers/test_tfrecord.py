@@ -38,6 +38,7 @@ from tests.kit.containers import (
 )
 from tests.kit.parity import numbers, take
 from tests.kit.process import descriptors
+from tests.kit.tiers import by_tier
 from tests.kit.views import views_of
 
 STRING = FixedLenFeature((), string, "")
@@ -61,9 +62,6 @@ def write(tmp_path):
 def build(batch_size=2, operator=readers.tfrecord, **arguments):
     arguments = {"features": {"n": NUMBER}} | arguments
     return parity.build(operator, batch_size, {}, **arguments)
-
-
-# --- arguments -----------------------------------------------------------------------------------
 
 
 def test_outputs_are_in_the_order_of_the_features_and_the_index_is_last(write):
@@ -190,7 +188,7 @@ def test_a_record_is_verified_whenever_it_is_read():
 
 def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    with pytest.raises(BackendUnavailable, match="google-crc32c; pip install google-crc32c"):
+    with pytest.raises(BackendUnavailable, match=r"google_crc32c .*dali-storage\[verify\]"):
         build(path=write(FINE), verify=True)
 
 
@@ -259,7 +257,7 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path):
     data, index = tmp_path / "data", tmp_path / "index"
     data.write_bytes(bytes(10_000))
     compared = 0
-    for seed in range(80):
+    for seed in range(by_tier(30, 80)):
         text = "0 4\n" + some_text(Random(seed))
         index.write_text(text)
         starts, sizes = tfrecord_index.read_index(b"index", io.BytesIO(text.encode()))
@@ -267,7 +265,7 @@ def test_indexes_are_read_as_dali_reads_them(tmp_path):
         dali = build(1, fn.readers.tfrecord, name="x", **arguments)
         assert len(starts) == len(sizes) == dali.reader_meta("x")["epoch_size"], repr(text)
         compared += len(starts) > 2
-    assert compared > 20
+    assert compared > 7
 
 
 @pytest.mark.parametrize("size", [0, 1, 300, 5000, 70_000])

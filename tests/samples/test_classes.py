@@ -126,12 +126,11 @@ def test_a_store_without_samples_is_refused_with_root_and_filters():
         from_store(shelf, "s3://b/t", dir_filters=["a"], file_filters="*.png")
 
 
-@pytest.mark.parametrize("root", ["http://h/x", "https://h"])
-def test_a_web_server_as_root_is_refused(root):
-    with pytest.raises(ValueError, match=f"^file_root '{root}': a web server .* by files or file"):
-        finding.find(remote=Shelf(), file_root=root)
-
-
-def test_a_url_as_root_needs_a_backend_that_lists():
-    with pytest.raises(ValueError, match="file_root 's3://b': the backend cannot list objects"):
-        finding.find(file_root="s3://b")
+def test_a_root_that_cannot_be_listed_is_refused():
+    for root, remote, words in (
+        ("http://h/x", Shelf(), "a web server .* by files or file"),
+        ("https://h", Shelf(), "a web server .* by files or file"),
+        ("s3://b", None, "the backend cannot list objects"),
+    ):
+        with pytest.raises(ValueError, match=f"^file_root '{root}': {words}"):
+            finding.find(remote=remote, file_root=root)

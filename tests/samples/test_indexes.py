@@ -176,8 +176,6 @@ def test_a_wrong_command_is_refused(root, capsys):
     assert (status, error.count("is neither a directory nor an index")) == (1, 2)
 
 
-# --- objects ---
-
 OBJECTS = {
     key: key.encode() * 3 for key in ("a-b/1.jpg", "a/1.jpg", "a/2.png", "high.jpg", "z/1.txt")
 }

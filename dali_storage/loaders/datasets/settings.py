@@ -18,8 +18,8 @@ from typing import (
     get_args,
 )
 
-from ...bad_samples.arguments import bad_sample_options
 from ...contract._types import PathLike
+from ...contract.faces import explained
 from ...contract.options import Option, stall_seconds
 from ...contract.reader import Reader
 from ...order.epochs import LastBatch
@@ -160,7 +160,10 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
-        bad_sample_options(self.about_samples, "cpu")
+        if self.about_samples.keys() - {"receipt"}:
+            with explained():
+                from ...bad_samples.arguments import bad_sample_options
+            bad_sample_options(self.about_samples, "cpu")
         stall_seconds(self.stall_after)
 
     @property

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ...contract.faces import explained
 from ...dali.group import has_other_sources
 from ...observing.meter import Meter, meter_of
 from ...order.epochs import Epochs, LastBatch
 from ...ranks import Shard
-from ...saving import positions, weights
+from ...saving import positions
 from . import culprits
 from .state import Identity
 from .suitable import readers_of
@@ -141,14 +142,16 @@ class PipelineRun:
 
     def set_weights(self, wanted: Mapping[Any, Any], at: int | None) -> int:
         """See `Loader.set_weights()`; sets the weights of all readers."""
+        with explained():
+            from ...saving.weights import place_of, require_change, set_weights
         if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
             behind = self.epochs.after(first, self.pipeline.prefetch_queue_depth)
-            at = weights.place_of(self._source, behind)
+            at = place_of(self._source, behind)
         for each in self._sources.values():
-            at = weights.require_change(each, wanted, at)
+            at = require_change(each, wanted, at)
         for each in self._sources.values():
-            weights.set_weights(each, wanted, at)
+            set_weights(each, wanted, at)
         return at
 
     def leave(self) -> dict[str, Any]:

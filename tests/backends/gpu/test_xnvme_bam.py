@@ -191,25 +191,23 @@ def test_each_lane_has_a_queue_of_its_own(machine):
         assert machine.made[0].batches[0][0]["patience_ns"] == 10_000_000_000
 
 
-@pytest.mark.parametrize("step", ["map_registers", "Registers", "MappedSamples"])
-@pytest.mark.parametrize("failure", [OSError(errno.EIO, "it fails"), KeyboardInterrupt()])
-def test_nothing_is_left_of_a_reader_that_cannot_be_opened(machine, step, failure):
-    machine.failing[step] = failure
-    with pytest.raises(type(failure)):
-        machine.reader()
-    failure.__traceback__ = None
-    machine.require_nothing_left()
+FAILURE, INTERRUPT = OSError(errno.EIO, "it fails"), KeyboardInterrupt()
+STEPS = ("map_registers", "Registers", "MappedSamples")
+BROKEN = [({step: it}, {}) for step in STEPS for it in (FAILURE, INTERRUPT)]
+BROKEN += [({}, {number: it}) for number in range(len(COMMANDS)) for it in (0x006, INTERRUPT)]
+BROKEN += [({"MappedSamples": INTERRUPT}, {len(COMMANDS) + 1: INTERRUPT})]  # a second Ctrl-C
 
 
-@pytest.mark.parametrize("number", range(len(COMMANDS)))
-@pytest.mark.parametrize("failure", [0x006, KeyboardInterrupt()])
-def test_nothing_is_left_if_an_admin_command_fails_or_is_interrupted(machine, number, failure):
-    machine.admin.fails[number] = failure
+@pytest.mark.parametrize(("steps", "commands"), BROKEN)
+def test_nothing_is_left_of_a_reader_that_cannot_be_opened(machine, steps, commands):
+    machine.failing |= steps
+    machine.admin.fails |= commands
     with pytest.raises((OSError, KeyboardInterrupt)) as caught:
         machine.reader()
-    assert getattr(caught.value, "filename", NVME) == NVME
-    caught.value.__traceback__ = None
-    del caught
+    assert steps or getattr(caught.value, "filename", NVME) == NVME
+    for error in (caught.value, FAILURE, INTERRUPT):
+        error.__traceback__ = None
+    del caught, error
     machine.require_nothing_left()
 
 
@@ -219,15 +217,6 @@ def test_closing_goes_on_after_ctrl_c(machine, number):
     machine.admin.fails[len(COMMANDS) + number] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         reader.close()
-    machine.require_nothing_left()
-
-
-def test_a_reader_is_cleaned_up_in_spite_of_a_second_ctrl_c(machine):
-    machine.failing["MappedSamples"] = first = KeyboardInterrupt()
-    machine.admin.fails[len(COMMANDS) + 1] = second = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        machine.reader()
-    first.__traceback__ = second.__traceback__ = None
     machine.require_nothing_left()
 
 
