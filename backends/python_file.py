@@ -8,7 +8,7 @@ import stat
 import warnings
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _NAME = "python-file"
 _FAR_LANES = 16  # where each request has to wait for a network
-_Io: TypeAlias = engines.Io | Literal["mmap"]
+_Io: TypeAlias = engines.Io | Literal["read", "mmap"]
 
 
 class PythonFileReader(Reader):
@@ -46,7 +46,8 @@ class PythonFileReader(Reader):
     opened, read by one of kernel AIO and closed. Containers stay open, and are checked for changes
     after the reads of every batch.
 
-    With io="mmap", containers are mapped, and batches are views of the page cache.
+    Containers on a local file system are mapped, so that batches are views, if all samples fit the
+    page cache.
 
     Attributes:
         io: the way to read files that are not mapped, "io_uring", "aio" or "preadv".
@@ -64,7 +65,7 @@ class PythonFileReader(Reader):
         *,
         direct: Annotated[bool | None, Option((True, False))] = None,
         lanes: Annotated[int | None, Option(range(1, 65))] = None,
-        io: Annotated[_Io | None, Option((*get_args(engines.Io), "mmap"))] = None,
+        io: Annotated[_Io | None, Option((*get_args(engines.Io), "read", "mmap"))] = None,
         copying_lanes: Annotated[int | None, Option(range(1, 65))] = None,
     ) -> None:
         """Open no file yet: files are opened by reads.
@@ -78,10 +79,11 @@ class PythonFileReader(Reader):
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
                 on all others, as far as `buffer_bytes` of the reader has room for their batches.
             io: "io_uring" opens and reads many small whole files by one system call. "aio" submits
-                many reads to kernel AIO. "preadv" reads one file after the other, slower. None: the
-                first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one that
-                is cut short may kill the process (docs/containers.md). Where mapping is unsafe or
-                useless, they are read, with a `NotMapped` warning.
+                many reads to kernel AIO. "preadv" reads one file after the other, slower. "read":
+                the first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one
+                that is cut short may kill the process (docs/containers.md). Where mapping is unsafe
+                or useless, they are read, with a `NotMapped` warning. None: "mmap" for containers
+                on a local file system that fit the page cache, without a warning; else "read".
             copying_lanes: lanes that may copy out of the page cache at once. None, whole files: 1
                 on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
 
@@ -98,10 +100,10 @@ class PythonFileReader(Reader):
         if io == "io_uring" and not self._whole:
             what = "io='io_uring' is for whole files: kernel AIO reads open containers faster"
             raise ValueError(f"{_NAME}: {what}; leave out io")
-        engine = None if io == "mmap" else io
+        engine = None if io in ("mmap", "read") else cast(engines.Io | None, io)
         self.io, self._engine = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
-        self.choices = chosen = dict[str, Choice[Any]]()
+        self.choices = self._chosen = chosen = dict[str, Choice[Any]]()
         if io is None:
             what = "whole files" if self._whole else "containers"
             chosen["io"] = Choice(self.io, f"the first that works for {what}")
@@ -129,9 +131,11 @@ class PythonFileReader(Reader):
         # Shared by all lanes, because nobody looks at these bytes.
         self._overflow = self.allocate(self._files.unit)
         self._spans = None if self._whole else self._open_spans()
-        self._mapped, why_not = self._map() if io == "mmap" else (None, "")
-        if why_not:
-            self.without_views(why_not)
+        self._mapped, self._must_map = None, io == "mmap"
+        try:
+            self._mapped = self._map(io, direct)
+        except BackendUnavailable as problem:
+            self.without_views(str(problem))
         if self._mapped is not None:
             self.views = self._mapped.views
 
@@ -170,6 +174,9 @@ class PythonFileReader(Reader):
         return self._mapped is not None and self._mapped.hot(samples)
 
     def without_views(self, why: str) -> None:
+        if not self._must_map:
+            self._chosen["io"] = Choice(self.io, f"containers are read: {why}")
+            return
         what = f"{_NAME}: batches are copied despite io='mmap': {why}"
         warnings.warn(f"{what}; leave out io to silence this warning", NotMapped, stacklevel=4)
 
@@ -187,14 +194,24 @@ class PythonFileReader(Reader):
 
         return ContainerBatches(self._catalog, self._files, self.lanes)
 
-    def _map(self) -> tuple[MappedFiles | None, str]:
-        """Return the maps, or the reason why there are none."""
+    def _map(self, io: _Io | None, direct: bool | None) -> MappedFiles | None:
+        """Return the maps; None if containers are to be read. Raises BackendUnavailable if not."""
+        if io != "mmap" and (io is not None or self._whole):
+            return None
         from .files.mapped import MappedFiles
 
+        if io == "mmap":
+            return MappedFiles(self._catalog, self._spans)
+        if direct is not None:
+            raise BackendUnavailable("the option direct is given")
+        if self._files.share.value < 1:
+            raise BackendUnavailable(self._files.share.why)
         try:
-            return MappedFiles(self._catalog, self._spans or self._open_spans()), ""
-        except BackendUnavailable as problem:
-            return None, str(problem)
+            mapped = MappedFiles(self._catalog, self._spans, or_read=True)
+        except ValueError as problem:
+            raise BackendUnavailable(str(problem)) from None
+        self._chosen["io"] = Choice("mmap", "containers on local disks, in the page cache")
+        return mapped
 
     def _transfer(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
         """See `spans.Transfer`."""

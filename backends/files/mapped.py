@@ -29,14 +29,19 @@ class MappedFiles:
     Populated samples are remembered, one byte each, until the kernel reclaims pages.
     """
 
-    def __init__(self, catalog: Catalog, spans: ContainerBatches) -> None:
-        """Map nothing yet; `spans` keeps the containers open and reads unmapped samples.
+    def __init__(
+        self, catalog: Catalog, spans: ContainerBatches | None, *, or_read: bool = False
+    ) -> None:
+        """Map nothing yet; `spans` keeps the containers open, None for whole files.
+
+        With `or_read`, samples of a container that cannot be mapped have no views; else that is an
+        error of `views()`.
 
         Raises:
             ValueError: samples are whole files, or there are too many containers.
             BackendUnavailable: mapping is unsafe or impossible here.
         """
-        if (ranges := catalog.ranges) is None:
+        if (ranges := catalog.ranges) is None or spans is None:
             what = "io='mmap' is for containers: mapping whole files is slower than reading them"
             raise ValueError(f"{what}; leave out io")
         count, most = catalog.file_count, int(sysfs_text(_MOST) or 65530)
@@ -62,6 +67,7 @@ class MappedFiles:
         self._catalog, self._ranges, self._containers = catalog, ranges, spans.containers
         self._mapped: dict[int, tuple[bytes, tuple[int, ...]]] = {}  # path and identity
         self._lock = threading.Lock()  # of `_mapped`
+        self._or_read = or_read
         self._populated = np.zeros(len(ranges), np.bool_)
         self._populating = set[int]()  # lanes
         self._faults: int | None = None  # when last asked, if all was hot then
@@ -87,7 +93,8 @@ class MappedFiles:
         sizes = self._ranges.sizes[samples].astype(np.int64)
         used = [*dict.fromkeys(files[sizes > 0].tolist())]
         if not self._populated[samples].all():
-            self._map([file for file in used if file not in self._mapped], lane)
+            if not self._map([file for file in used if file not in self._mapped], lane):
+                return None
             # Populating may block on the disk.
             yield_turn()
             if not self._populate(lay_out(files, starts, sizes, _PAGE, _PAGE)[-1], lane):
@@ -108,7 +115,8 @@ class MappedFiles:
         # A copy, because an empty slice would keep the maps.
         self._buffer = self._buffer[:0].copy()
 
-    def _map(self, files: list[int], lane: int) -> None:
+    def _map(self, files: list[int], lane: int) -> bool:
+        """Map containers; False if one cannot be mapped, and samples may be read instead."""
         try:
             while files:
                 fds = self._containers.open(files[: self._containers.at_once], lane)
@@ -118,9 +126,15 @@ class MappedFiles:
                         # Under the lock: another lane may have mapped the file meanwhile.
                         if file not in self._mapped:
                             address = self._buffer.ctypes.data + at
-                            mapping.map_file(address, fd, int(self._rooms[file]), path)
+                            try:
+                                mapping.map_file(address, fd, int(self._rooms[file]), path)
+                            except OSError:  # others may have used up vm.max_map_count
+                                if self._or_read:
+                                    return False
+                                raise
                             self._mapped[file] = path, self._containers.identity(file)
                 files = files[len(fds) :]
+            return True
         finally:
             self._containers.release(lane)
 

@@ -11,7 +11,7 @@ import contextlib
 import operator
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -173,22 +173,24 @@ class ReaderGroup:
         )
 
     def start(
-        self, pipeline: Pipeline, used: Container[int], decoded: Container[int], gate: Gate | None
+        self, pipeline: Pipeline, used: Container[int], views: Mapping[int, bool], gate: Gate | None
     ) -> BatchStream:
         """Open the source if it is not open, so that it can read.
 
         Also record the output for each of the pipeline's inputs, the names of samples and, for
         page-locked batches, what holds them until a GPU has read them. `used`: ids of the
-        pipeline's operators; `decoded`: ids of operators with only decoders behind.
+        pipeline's operators; `views`: see `_unwritten()`.
         """
         if pipeline in self._started:
             return self._sources[pipeline]
         source = self.source(pipeline)
         _require_extended(pipeline, source)
-        views = self._outputs(decoded)
+        viewed = {it: views[id(self._nodes[it].source)] for it in self._outputs(views)}
+        if not any(viewed.values()) and len(viewed) < len(self._outputs(used)):
+            viewed = {}  # the others would be copied: it is faster to read them into a buffer
         depth = pipeline.prefetch_queue_depth
         held = 1 + (depth if isinstance(depth, int) else depth["cpu_size"])
-        source.start(device_id=pipeline.device_id, gate=gate, views=views, held=held)
+        source.start(device_id=pipeline.device_id, gate=gate, views=viewed, held=held)
         names: Names | Unnamed = Unnamed()
         asked = self._outputs(_asked_for(pipeline))
         if asked or self._opening.source_info:
@@ -327,21 +329,26 @@ def start_all(pipeline: Pipeline) -> list[BatchStream]:
     """Open the sources of all readers of a pipeline, so that no reader waits for another."""
     used, groups = frozenset(map(id, pipeline._ops)), readers_of(pipeline).values()
     gate = make_gate() if len(groups) > 1 else None
-    decoded = _only_decoded(pipeline)
-    return [group.start(pipeline, used, decoded, gate) for group in groups]
+    views = _unwritten(pipeline)
+    return [group.start(pipeline, used, views, gate) for group in groups]
 
 
-def _only_decoded(pipeline: Pipeline) -> set[int]:
-    """The ids of operators whose outputs go only to decoders, which never write to them.
+def _unwritten(pipeline: Pipeline) -> dict[int, bool]:
+    """The ids of operators to whose outputs nobody can write; False if only in form of a list.
 
-    Other operators may pass an output on unchanged, to a user's function or out of the pipeline.
+    Decoders never write. Of outputs that leave a pipeline, DALI makes one contiguous copy if they
+    are a list of two tensors or more. Other operators may pass an output on unchanged, to a user's
+    function or out of the pipeline.
     """
-    decoded, others = set[int](), {id(it.source) for it in pipeline._graph_outputs}
+    decoded, others = set[int](), set[int]()
+    left = {id(it.source) for it in pipeline._graph_outputs}
+    if pipeline.device_id is not None or pipeline.max_batch_size < 2:
+        others, left = left, set[int]()
     for each in pipeline._ops:
         known = type(each._op)
         decodes = f"{known.__module__}.{known.__name__}" in _DECODERS
         (decoded if decodes else others).update(id(it.source) for it in each.inputs)
-    return decoded - others
+    return {it: it not in left for it in (decoded | left) - others}
 
 
 _DECODERS = {

@@ -23,7 +23,7 @@ from ..contract._types import PathLike
 from ..contract.faces import explained
 from ..contract.format import Format
 from ..contract.objects import scheme
-from ..contract.options import dali_flag, dali_integer, require_integer
+from ..contract.options import Option, dali_flag, dali_integer, require_integer
 from ..contract.reader import Reader
 from ..order import OrderOptions
 from ..reading.opening import Find, Opening
@@ -312,7 +312,12 @@ def _storage(common: Common, names: Sequence[bytes]) -> tuple[str, type[Reader],
             "use_o_direct=True and backend_options={'direct': False} exclude each other"
         )
     try:
-        return registry.shown(backend), registry.configure(backend, options), options
+        reader = registry.configure(backend, options)
+        own: Mapping[str, Option] = getattr(reader.__init__, "options", {})
+        maps = "io" in own and "mmap" in own["io"].within
+        if dali_flag("dont_use_mmap", common.dont_use_mmap) and maps:
+            options.setdefault("io", "read")
+        return registry.shown(backend), reader, options
     except TypeError as error:
         if not direct:
             raise

@@ -83,7 +83,7 @@ class ReaderBatches:
             seed = 0 if common.seed is None else None
             stream.configure(batch_size=batch_size, seed=seed, checkpointing=enable_checkpointing)
             self._epochs = Epochs(meta, batch_size, last_batch, stream.rest)
-            stream.start(device_id=None, views=range(len(opening.fmt.outputs)))
+            stream.start(device_id=None, views=dict.fromkeys(range(len(opening.fmt.outputs)), True))
         except BaseException:
             stream.close()
             raise

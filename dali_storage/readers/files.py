@@ -93,8 +93,8 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
             default all. Labels count only matching directories.
         exclude: a file with the names of samples to leave out, written by `bad_samples` or by
             `python -m dali_storage check`. A state of more or fewer samples is refused later.
-        dont_use_mmap: ignored; files are never mapped. As in DALI with True, an empty file is a
-            sample of shape (0,), and truncating a file during a read does no harm.
+        dont_use_mmap: ignored; whole files are never mapped. As in DALI with True, an empty file
+            is a sample of shape (0,), and truncating a file during a read does no harm.
         file_filters: glob patterns of the files to read; one string is one pattern. By default the
             extensions that DALI decodes: `*.jpg`, `*.png`, `*.wav` and 12 more.
         file_list: a local text file with a line for each sample: its name, white space, its label

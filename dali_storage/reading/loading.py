@@ -5,9 +5,10 @@ import copy
 import os
 import sys
 import traceback
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -52,7 +53,8 @@ class Loading:
         catalog: the samples.
         reader: the backend.
         pool: the buffers of batches.
-        views: the numbers of the outputs that may be the reader's own memory.
+        views: the numbers of the outputs that may be the reader's own memory; False: only if the
+            samples are a list.
         substitute: the handling of bad samples; a subclass does as it says.
     """
 
@@ -64,7 +66,7 @@ class Loading:
         reader: Reader,
         fmt: Format,
         pool: BufferPool,
-        views: Collection[int] = (),
+        views: Mapping[int, bool] = MappingProxyType({}),
     ) -> None:
         """`fmt` makes the outputs, in memory of the `pool`. Nobody writes to `views`."""
         self.catalog = catalog
@@ -73,7 +75,7 @@ class Loading:
         self.pool = pool
         self._wanted = (fmt if reader.reads_parts else Format()).wanted
         self._find_views = views_of(reader)
-        self.views = views if self._find_views else ()
+        self.views = views if self._find_views else {}
 
     def load(
         self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
@@ -142,7 +144,12 @@ class Loading:
         enter("decoding")
         outputs = enumerate(self.outputs(samples, views, None))
         enter("copying")
-        return views.sizes, [it if n in self.views else copied(it) for n, it in outputs]
+        return views.sizes, [it if self._stays(n, it) else copied(it) for n, it in outputs]
+
+    def _stays(self, number: int, contents: Contents) -> bool:
+        """Whether an output may be the reader's own memory."""
+        in_any_form = self.views.get(number)
+        return bool(in_any_form) or (in_any_form is False and not isinstance(contents, np.ndarray))
 
     def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
         """Return the outputs of the format."""

@@ -4,8 +4,9 @@ import os
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,14 +144,14 @@ class BatchStream:
         *,
         device_id: int | None,
         gate: Gate | None = None,
-        views: Collection[int] = (),
+        views: Mapping[int, bool] = MappingProxyType({}),
         held: int = 1,
     ) -> None:
         """Open the backend, unless already open; then `batch()` may be called.
 
         The arguments are the pipeline's; its readers share the `gate`, and its queue has up to
-        `held` batches. `views`: the numbers of the format's outputs that nobody can write to; they
-        may be memory of the backend, unless batches are page-locked.
+        `held` batches. `views`: as `Loading.views`: outputs to which nobody can write; they may be
+        memory of the backend, unless batches are page-locked.
         """
         self._refuse_fork()
         self._refuse_ended()
@@ -160,7 +161,7 @@ class BatchStream:
         self.memory = make(make_room(depth, self.opening.buffer_bytes, held))
         if views_of(reader) and (why := self.memory.why_not_views(reader, views)):
             reader.without_views(f"{self}: {why}")
-            views = ()
+            views = {}
         on_error = self.opening.on_error
         kind = Loading if on_error is None else on_error.loading(catalog, ordering)
         fmt = self.ledger.counted(self.fmt, catalog, ordering)

@@ -285,7 +285,7 @@ class Spoiled(Format):
 
 def test_what_takes_the_place_of_hot_samples_may_not_be_hot():
     bad = {0, 1, 9, 14, 35}
-    ahead, _ = prefetcher(reader=Hot, fmt=Spoiled(bad), views=[0])
+    ahead, _ = prefetcher(reader=Hot, fmt=Spoiled(bad), views={0: True})
     for _ in range(3):
         assert epoch(ahead) == [instead(index, bad) for index in range(SAMPLES)]
     ahead.close()

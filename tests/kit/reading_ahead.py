@@ -1,6 +1,6 @@
 """Pools, and prefetchers as users have them: observed, with the handling of bad samples."""
 
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 from dali_storage.contract.format import Format
 from dali_storage.observing.meter import Meter
@@ -21,7 +21,7 @@ def reading_ahead(
     depth,
     *,
     fmt=None,
-    views=(),
+    views=MappingProxyType({}),
     on_error=None,
     members=None,
     name="Reader",

@@ -9,6 +9,7 @@ import pytest
 from nvidia.dali import fn, tfrecord, types
 
 from dali_storage import readers
+from dali_storage.backends.files.mapped import MappedFiles
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import NotMapped
 from tests.kit.containers import (
@@ -81,20 +82,70 @@ def add_one(array):
     return array
 
 
-@pytest.mark.parametrize("use", ["output", "function"])
-def test_outputs_that_somebody_can_write_to_are_copied_with_a_warning(containers, use):
-    def define():
-        data, labels = readers.webdataset(**containers["webdataset"], **MAPPED)
-        return (data if use == "output" else fn.python_function(data, function=add_one)), labels
+@pytest.fixture
+def asked(monkeypatch):
+    """Whether there were views, for each batch for which the reader was asked."""
+    found, views = [], MappedFiles.views
 
-    def epoch():
-        data, _ = pipeline.run()
-        found = [np.array(data[slot]).tobytes() for slot in range(30)]
-        for slot in range(30):
-            np.asarray(data[slot])[:] = 7
-        return found
+    def ask(*arguments):
+        result = views(*arguments)
+        found.append(result is not None)
+        return result
 
-    pipeline = pipeline_of(define, batch_size=30)
+    monkeypatch.setattr(MappedFiles, "views", ask)
+    return found
+
+
+def written_in_each_epoch(arguments, use, batch_size, **options):
+    """The bytes of the samples in each of 4 epochs, after a program has written into each."""
+    pipeline = pipeline_of(
+        lambda: use(*readers.webdataset(**arguments)), batch_size=batch_size, **options
+    )
+    epochs = []
+    for _ in range(4):
+        epochs.append([])
+        for _ in range(30 // batch_size):
+            data, *_ = pipeline.run()
+            arrays = [np.asarray(data[slot]) for slot in range(batch_size)]
+            epochs[-1] += [each.tobytes() for each in arrays]
+            for each in arrays:
+                each[:] = 7
+    return epochs
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 2, 30])
+def test_what_leaves_the_pipeline_may_be_written_to(
+    containers, batch_size, dynamic, asked, recwarn
+):
+    """It is a view only if DALI copies it: a list of two samples or more."""
+    arguments = containers["webdataset"]
+    read = arguments | {"dont_use_mmap": True}
+    expected = written_in_each_epoch(read, lambda *outputs: outputs, batch_size)
+    assert not asked
+    found = written_in_each_epoch(
+        arguments, lambda *outputs: outputs, batch_size, exec_dynamic=dynamic
+    )
+    assert found == expected == expected[:1] * 4
+    assert any(asked) == (batch_size > 1)
+    assert not [it for it in recwarn if it.category is NotMapped]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda data: fn.reshape(data, shape=[-1]),
+        lambda data: fn.reinterpret(data, dtype=types.INT8),
+        lambda data: fn.squeeze(fn.expand_dims(data, axes=[0]), axes=[0]),
+    ],
+    ids=["reshape", "reinterpret", "dimensions"],
+)
+def test_an_operator_that_passes_memory_on_has_a_copy(containers, use, asked):
+    def add(data, labels):
+        return fn.python_function(use(data), function=add_one), labels
+
+    epochs = written_in_each_epoch(containers["webdataset"], add, 30)
+    assert epochs == epochs[:1] * 4
+    assert not asked
     with pytest.warns(NotMapped, match="operators other than decoders use its outputs"):
-        first = epoch()
-    assert [epoch() for _ in range(3)] == [first] * 3
+        written_in_each_epoch(containers["webdataset"] | MAPPED, add, 30)

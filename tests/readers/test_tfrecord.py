@@ -378,7 +378,12 @@ def test_later_epochs_read_the_wanted_features_only(storage, verify, write, serv
     if storage in ("objects", "cache"):
         server.put("data/x.tfrecord", Path(path).read_bytes())
         arguments["path"] = "s3://data/x.tfrecord"
-    options = {"direct": {"direct": True}, "cache": {"cache": tmp_path / "cache"}}.get(storage, {})
+    options = {
+        "files": {"io": "read"},
+        "direct": {"direct": True},
+        "objects": {},
+        "cache": {"cache": tmp_path / "cache"},
+    }[storage]
     arguments |= {"verify": verify, "backend_options": options, "name": "R"}
     pipeline = build(4, features=features, **arguments)
     assert take(pipeline, 8) == expected

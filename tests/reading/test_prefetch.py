@@ -455,7 +455,7 @@ class Held(Recorder):
         return bool((samples < 20).all())
 
 
-@pytest.mark.parametrize("views", [[], [0]])
+@pytest.mark.parametrize("views", [{}, {0: True}])
 def test_what_is_hot_needs_no_lane(views):
     order, before = Order(SAMPLES, BATCH, OrderOptions()), lanes()
     catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
@@ -486,7 +486,9 @@ def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_re
             return self.hot_now
 
     reader = Warming(catalog, lanes=2)
-    ahead = reading_ahead(catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views=[0])
+    ahead = reading_ahead(
+        catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views={0: True}
+    )
     with contextlib.closing(ahead):
         ahead.get(0)
         wait_until(lambda: len(asked) == 4)
@@ -506,7 +508,7 @@ def test_ctrl_c_in_a_hot_batch_does_not_disturb_the_order(point):
         Held(from_files(["x"])),
         Order(20, BATCH, options),
         1,
-        views=[0],
+        views={0: True},
     )
     with contextlib.closing(ahead):
         ahead.get(4)
@@ -557,7 +559,7 @@ def test_a_hot_batch_that_fails_keeps_no_memory_of_the_reader():
 
     catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
     order = Order(SAMPLES, BATCH, OrderOptions())
-    ahead = reading_ahead(catalog, Noting(catalog), order, 1, views=[0], fmt=Picky())
+    ahead = reading_ahead(catalog, Noting(catalog), order, 1, views={0: True}, fmt=Picky())
     with without_collector(), contextlib.closing(ahead):
         try:
             look(kept := np.zeros(1))

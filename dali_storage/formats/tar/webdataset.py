@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -23,6 +24,7 @@ from .archive import Member, members
 from .components import Block, Selection, grouped, samples
 
 _SAMPLES = 16384  # samples of a tar handled at a time
+_TARS = 16  # read at once
 
 _Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, Member]]]
 """The rows of `Selection.choose()` of all blocks of a container, their samples, and the probes."""
@@ -81,7 +83,8 @@ def find(
     """
     tars = noting_states(files.catalog(paths))
     if indexes is None:
-        rows = [_choose(_scan(path), selection, partial(_where, path))[0] for path in paths]
+        with ThreadPoolExecutor(_TARS) as pool:  # each waits for the storage at every header
+            rows = list(pool.map(partial(_read, selection), paths))
     else:
         with files.opened(indexes) as opened:
             chosen = [
@@ -106,6 +109,10 @@ def _source_info(path: bytes, index: bytes | None, files: Files) -> dict[int, by
         with files.opened([index]) as opened:
             names = tar_index.names(next(opened))
     return {offset: b"%b:%d:%b" % (path, offset, name) for offset, name in names.items()}
+
+
+def _read(selection: Selection, path: bytes) -> IntArray:
+    return _choose(_scan(path), selection, partial(_where, path))[0]
 
 
 def _scan(path: bytes) -> Iterator[Block]:
