@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from ..contract._types import IntArray, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.objects import scheme
 from ..contract.options import Flag, Lanes, Option, check_options
 from ..contract.ranges import Spans
@@ -60,7 +59,6 @@ class ObjectStoreReader(Reader):
     gap = 32 << 10  # so many bytes cost the CPU time of a request, without its latency
     schemes = ("s3", "gs", "az", "http", "https")
     reads_ranges = True
-    _stores_of_remote: Stores | None = None
 
     @check_options(_NAME)
     def __init__(
@@ -125,8 +123,7 @@ class ObjectStoreReader(Reader):
         self.lanes = lanes
         self._share = max(requests // lanes, 1)
         self._catalog = catalog
-        options = endpoint, region, anonymous, timeout, client_options
-        self._stores = self._stores_of_remote or Stores(*options)
+        self._stores = Stores(endpoint, region, anonymous, timeout, client_options)
         self._cache: Cache | None = None
         if cache is not None:
             make = _cache_type()
@@ -137,7 +134,7 @@ class ObjectStoreReader(Reader):
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
         self._requests = RequestPool(requests, retry=retry, hedge=hedge)
-        self.times = self._requests.times
+        self.times = self._requests.pace.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
         required, parts = transport == "own", (self._stores, self._requests)
         self._own = OwnClient(*parts, required=required) if transport != "obstore" else None
@@ -182,10 +179,9 @@ class ObjectStoreReader(Reader):
 
     @classmethod
     def open(cls, catalog: Catalog, remote: Remote | None, /, **options: Any) -> ObjectStoreReader:
-        reader = cls.__new__(cls)
+        reader = cls(catalog, **options)
         if isinstance(remote, StoreRemote):
-            reader._stores_of_remote = remote.stores
-        reader.__init__(catalog, **options)  # type: ignore[misc]  # of this class or a subclass
+            reader._stores.share(remote.stores)
         return reader
 
     @classmethod
@@ -205,26 +201,15 @@ class ObjectStoreReader(Reader):
         spans = spans.split(part)
         spans = spans[np.argsort(spans.slots, kind="stable")]
         pieces = self._objects.pieces(spans.files, spans.starts, spans.sizes)
-        starts, memory = spans.offsets.tolist(), memoryview(batch.buffer)  # type: ignore[arg-type]
-
-        def take(position: int, body: memoryview | None) -> None:
-            if body is not None:  # else it is there
-                start = starts[position]
-                memory[start : start + body.nbytes] = body
-
-        send = partial(self._own.send, memory=memory, starts=starts) if self._own else None
-        self._objects.read(pieces, take, send)
+        memory = memoryview(batch.buffer)  # type: ignore[arg-type]
+        starts, ends = spans.offsets.tolist(), (spans.offsets + spans.sizes).tolist()
+        places = [memory[start:end] for start, end in zip(starts, ends, strict=True)]
+        self._objects.read(pieces, places, self._own)
 
 
 def _cache_type() -> type[Cache]:
-    try:
+    with explained():
         from .objects.cache.samples import Cache
-    except ModuleNotFoundError as error:
-        if error.name != "google_crc32c":
-            raise
-        what = f"{_NAME}: cache needs the package google-crc32c, which is not installed"
-        remedy = "pip install 'dali-storage[object-store]'"
-        raise BackendUnavailable(what, remedy) from None
     return Cache
 
 

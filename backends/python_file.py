@@ -19,22 +19,23 @@ from ..contract.errors import BackendUnavailable, NotMapped
 from ..contract.options import Choice, Option, check_options
 from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
+from ..contract.reader import copying_lanes as default_copying_lanes
 from ..contract.stages import enter
 from ..contract.views import FindViews
-from ..runtime import machine
 from ..runtime.machine import processors
 from .files.opening import open_files
 from .files.samples import FILES_AT_ONCE, SampleFiles
 from .linux import engines, uring
 from .linux.libc import make_iovecs
-from .linux.reads import LARGE, Reads
+from .linux.transfers import LARGE, Transfers
 
 if TYPE_CHECKING:
     from ..contract.devices import DeviceStatus
     from .files.mapped import MappedFiles
-    from .files.spans import SpanReads
+    from .files.spans import ContainerBatches
 
 _NAME = "python-file"
+_FAR_LANES = 16  # where each request has to wait for a network
 _Io: TypeAlias = engines.Io | Literal["mmap"]
 
 
@@ -52,6 +53,7 @@ class PythonFileReader(Reader):
     """
 
     cooperative = True
+    lanes = 3
     reads_ranges = True
     views: FindViews | None = None
 
@@ -97,14 +99,14 @@ class PythonFileReader(Reader):
             what = "io='io_uring' is for whole files: kernel AIO reads open containers faster"
             raise ValueError(f"{_NAME}: {what}; leave out io")
         engine = None if io == "mmap" else io
-        self.io, self._read = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
+        self.io, self._engine = engines.choose(_NAME, engine, FILES_AT_ONCE, whole=self._whole)
         self._catalog = catalog
         self.choices = chosen = dict[str, Choice[Any]]()
         if io is None:
             what = "whole files" if self._whole else "containers"
             chosen["io"] = Choice(self.io, f"the first that works for {what}")
         if copying_lanes is None and self._whole:
-            chosen["copying_lanes"] = machine.copying_lanes(processors())
+            chosen["copying_lanes"] = default_copying_lanes(processors())
         elif copying_lanes is None:
             # These lanes seldom need the interpreter lock, and copy while DALI's threads wait for
             # them: 1.3 to 1.5 times as fast on two processors as one lane.
@@ -117,7 +119,9 @@ class PythonFileReader(Reader):
             share = self._files.share
             chosen["direct"] = Choice(share.value < 1, share.why)
         if lanes is None:
-            chosen["lanes"] = machine.lanes(self._files.local)
+            local = Choice(self.lanes, "a local file system")
+            far = Choice(_FAR_LANES, "not a known local one")
+            chosen["lanes"] = local if self._files.local else far
             lanes = chosen["lanes"].value
         self.lanes = lanes
         self.alignment = self._files.alignment
@@ -151,13 +155,13 @@ class PythonFileReader(Reader):
 
     def read(self, batch: Batch, lane: int) -> None:
         if self._spans is not None:
-            self._spans.read(batch, lane, partial(self._read_spans, batch))
+            self._spans.fill(batch, lane, partial(self._transfer, batch))
             return
-        found = self._read_at_once(batch, lane)
+        found = self._by_ring(batch, lane)
         # Whatever is not as expected is read again: that gives the error, or the new size.
         left = np.flatnonzero(found != batch.sizes)
         while left.size:
-            got = self._read_files(batch, left[:FILES_AT_ONCE], lane)
+            got = self._by_descriptors(batch, left[:FILES_AT_ONCE], lane)
             found[left[: got.size]] = got
             left = left[got.size :]
         self._files.require_sizes(batch, found)
@@ -178,10 +182,10 @@ class PythonFileReader(Reader):
 
     # Imported where they are needed: whole files need neither.
 
-    def _open_spans(self) -> SpanReads:
-        from .files.spans import SpanReads
+    def _open_spans(self) -> ContainerBatches:
+        from .files.spans import ContainerBatches
 
-        return SpanReads(self._catalog, self._files, self.lanes)
+        return ContainerBatches(self._catalog, self._files, self.lanes)
 
     def _map(self) -> tuple[MappedFiles | None, str]:
         """Return the maps, or the reason why there are none."""
@@ -192,12 +196,12 @@ class PythonFileReader(Reader):
         except BackendUnavailable as problem:
             return None, str(problem)
 
-    def _read_spans(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
-        """See `ReadSpans`."""
+    def _transfer(self, batch: Batch, spans: Spans, fds: IntArray) -> tuple[IntArray, IntArray]:
+        """See `spans.Transfer`."""
         iovecs = make_iovecs((address_of(batch.buffer) + spans.offsets, spans.sizes))
-        reads = Reads(self._read, fds, iovecs, spans.starts, spans.needed, self.unit)
-        reads.run(cached_first=self._files.cached(spans.files, spans.starts))
-        return reads.got, reads.errors
+        transfers = Transfers(self._engine, fds, iovecs, spans.starts, spans.needed, self.unit)
+        transfers.complete(cached_first=self._files.cached(spans.files, spans.starts))
+        return transfers.got, transfers.errors
 
     def _iovecs(self, batch: Batch, part: IntArray | slice) -> npt.NDArray[np.void]:
         """The memory of some files of a batch, and behind it one byte or block more for each.
@@ -208,7 +212,7 @@ class PythonFileReader(Reader):
         behind = address_of(self._overflow), self.unit
         return make_iovecs((addresses, batch.spans.sizes[part]), behind)
 
-    def _read_at_once(self, batch: Batch, lane: int) -> IntArray:
+    def _by_ring(self, batch: Batch, lane: int) -> IntArray:
         """Open, read and close the files that are not large by io_uring, without descriptors.
 
         Returns the bytes read of each file, int64[n]; negative if not read.
@@ -216,7 +220,6 @@ class PythonFileReader(Reader):
         found = np.full_like(batch.sizes, -1)
         if not self._files.by_ring or self._files.keeps(lane) or (ring := uring.ring()) is None:
             return found
-        enter("reading")
         small = np.flatnonzero(batch.sizes < LARGE)
         samples, iovecs = batch.samples[small], self._iovecs(batch, small)
         paths, flags = self._catalog.paths(samples), self._files.flags_of(samples)
@@ -225,7 +228,7 @@ class PythonFileReader(Reader):
             found[small[part]] = ring.read_files(paths[part], flags[part], iovecs[part])
         return found
 
-    def _read_files(self, batch: Batch, part: IntArray, lane: int) -> IntArray:
+    def _by_descriptors(self, batch: Batch, part: IntArray, lane: int) -> IntArray:
         """Read the files at some places of the batch, as many as can be open at once.
 
         Returns the bytes read of each of k files, int64[k]: more than the size of a grown file.
@@ -238,10 +241,10 @@ class PythonFileReader(Reader):
             part = part[: len(fds)]
             iovecs, starts = self._iovecs(batch, part), batch.spans.starts[part]
             sizes = batch.sizes[part]
-            reads = Reads(self._read, fds, iovecs, starts, sizes, self.unit, to_end=True)
-            reads.run(cached_first=self._files.cached(samples[: len(fds)]))
-            for failed in reads.errors.nonzero()[0][:1].tolist():
+            transfers = Transfers(self._engine, fds, iovecs, starts, sizes, self.unit, to_end=True)
+            transfers.complete(cached_first=self._files.cached(samples[: len(fds)]))
+            for failed in transfers.errors.nonzero()[0][:1].tolist():
                 is_directory = stat.S_ISDIR(os.fstat(fds[failed]).st_mode)  # AIO reports EINVAL
-                number = errno.EISDIR if is_directory else int(reads.errors[failed])
+                number = errno.EISDIR if is_directory else int(transfers.errors[failed])
                 raise self._files.read_error(number, int(samples[failed]))
-            return reads.got
+            return transfers.got

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ..contract._types import Buffer, PathLike
 from ..contract.catalog import Catalog
 from ..contract.devices import DeviceStatus
 from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.options import Flag, Option, check_options
 from ..contract.reader import Batch
 from ..runtime import cuda
@@ -17,13 +19,14 @@ from .extents.map import load_map
 from .extents.plan import DeviceReads
 from .extents.reader import TRANSFERS, Bmap, MappedReader, Retries
 from .extents.samples import Failures
-from .gpu.dmabuf import PeerMemory
-from .gpu.requirements import list_gpus
 from .linux.pci import address_of, list_controllers, require_controller
 from .xnvme import availability, library
 from .xnvme.namespace import Namespace, Nsid, open_namespace
 from .xnvme.nodes import list_nodes
 from .xnvme.queue import QueueDepth
+
+if TYPE_CHECKING:
+    from .gpu.dmabuf import PeerMemory
 
 _NAME = "xnvme-block"
 _DEFAULT_TRANSFER = 1 << 20  # bytes; longer commands save nothing, and complete only as a whole
@@ -115,7 +118,12 @@ class XnvmeBlockReader(MappedReader[Namespace]):
 
     @classmethod
     def devices(cls) -> Iterator[DeviceStatus]:
-        return chain(list_nodes(), list_controllers(), list_gpus())
+        gpus: Iterator[DeviceStatus] = iter(())
+        with suppress(BackendUnavailable), explained():  # the family of mem="gpu" may be missing
+            from .gpu.requirements import list_gpus
+
+            gpus = list_gpus()
+        return chain(list_nodes(), list_controllers(), gpus)
 
     def read(self, batch: Batch, lane: int) -> None:
         bus = self._peer.find(batch.buffer) if self._peer else None
@@ -134,7 +142,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         memory = self._device.device.allocate(nbytes)
         return cuda.page_lock(memory, self.gpu) if self.gpu is not None else memory
 
-    def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> PeerMemory | None:
+    def _use_gpu(self, mem: str, gpu: int, uri: PathLike | None) -> "PeerMemory | None":
         """Require the GPU; return its memory for mem="gpu"."""
         self.gpu = gpu
         if mem == "pinned":
@@ -146,5 +154,7 @@ class XnvmeBlockReader(MappedReader[Namespace]):
             what = f"mem='gpu' needs the PCI address of a controller as uri, not {uri!r}"
             raise ValueError(f"{_NAME}: {what}; or use mem='pinned'")
         require_controller(address)
+        with explained():
+            from .gpu.dmabuf import PeerMemory
         self.device = "gpu"
         return PeerMemory(gpu, address)

@@ -14,7 +14,7 @@ from ..contract.ranges import Spans
 from ..contract.reader import Batch, Reader
 from .files.opening import close_all
 from .files.samples import SampleFiles
-from .files.spans import SpanReads
+from .files.spans import ContainerBatches
 from .xnvme import availability
 from .xnvme.device import XnvmeDevice
 from .xnvme.file_queue import IOS, LATER, FileQueue, FileReads, open_anonymous
@@ -74,7 +74,7 @@ class XnvmeFileReader(Reader):
         library = load()
         self._whole = catalog.ranges is None
         self._files = SampleFiles(catalog, direct=direct)
-        self._spans = SpanReads(catalog, self._files, lanes)
+        self._spans = ContainerBatches(catalog, self._files, lanes)
         self.alignment = self._files.alignment
         self.unit = self._files.unit
         try:
@@ -98,7 +98,7 @@ class XnvmeFileReader(Reader):
     def read(self, batch: Batch, lane: int) -> None:
         queue = self._queues[lane]
         if not self._whole:
-            self._spans.read(batch, lane, partial(self._read_spans, queue, batch))
+            self._spans.fill(batch, lane, partial(self._transfer, queue, batch))
             return
         reads = _SampleReads(queue, self._files, batch, lane)
         try:
@@ -123,10 +123,10 @@ class XnvmeFileReader(Reader):
         self._files.close()
         self._spans.close()
 
-    def _read_spans(
+    def _transfer(
         self, queue: FileQueue, batch: Batch, spans: Spans, fds: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """See `ReadSpans`."""
+        """See `spans.Transfer`."""
         reads = FileReads(
             queue,
             fds.tolist(),

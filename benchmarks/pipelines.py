@@ -14,7 +14,7 @@ from nvidia.dali import Pipeline, fn, tfrecord, types
 from dali_storage import StageTimes
 from dali_storage.contract.errors import NotMapped
 from dali_storage.dali.group import readers_of
-from dali_storage.observing.observer import observed
+from dali_storage.observing.statistics import figures
 from dali_storage.reading.lanes import copying_lanes
 
 from .workload import Settings, Workload, paths, rows
@@ -116,7 +116,7 @@ def describe_use(settings: Settings) -> str:
 def times_of(pipe: Pipeline) -> Mapping[str, StageTimes]:
     """How long the stages of its reader took; empty without dali_storage."""
     for group in readers_of(pipe).values():
-        return observed(group.source(pipe).observer).statistics.times
+        return figures(group.source(pipe).observer).times
     return {}
 
 

@@ -1,7 +1,34 @@
-"""Extent maps: the locations of many files' bytes on a block device. See docs/bmap.md."""
+"""Extent maps: the locations of many files' bytes on a block device. See docs/bmap.md.
 
-from .bmap_json import MapFormatError
-from .extent_map import Device, ExtentMap, FileSystem
-from .format import load, save
+A name is imported when it is first used: dali_storage uses `atomic` and `console` without maps.
+Imports only the standard library and NumPy. Values are at the bottom (`extent_map`, `bmap_json`),
+then the format of files (`format`, by `columns` and `checks`), then the commands (`create`,
+`verify`, `show`). Nothing is kept open.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bmap_json import MapFormatError
+    from .extent_map import Device, ExtentMap, FileSystem
+    from .format import load, save
 
 __all__ = ["Device", "ExtentMap", "FileSystem", "MapFormatError", "load", "save"]
+
+_PLACES = {"MapFormatError": ".bmap_json", "load": ".format", "save": ".format"}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            what = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(what, name=name, obj=sys.modules[__name__])
+        module = importlib.import_module(_PLACES.get(name, ".extent_map"), __name__)
+        return globals().setdefault(name, getattr(module, name))
+
+
+def __dir__() -> list[str]:
+    return [*{*globals(), *__all__}]

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .contract.remote import Listing, Remote
     from .dali.queries import statistics
     from .observing.signals import report, report_on
-    from .observing.statistics import ReaderStatistics, StageTimes
-    from .observing.tally import metrics
+    from .observing.statistics import ReaderStatistics, StageTimes, metrics
     from .ops.swapping import patch
     from .ranks import shard
 
@@ -71,31 +70,20 @@ __version__ = _version.VERSION
 hold_names(
     __name__,
     {
-        name: module
-        for module, names in {
-            ".contract._types": ("Buffer", "IntArray"),
-            ".contract.catalog": ("Catalog", "Tree"),
-            ".contract.devices": ("DeviceStatus",),
-            ".contract.errors": (
-                "BackendUnavailable",
-                "ContainerChangedError",
-                "ObjectReplacedError",
-                "RecordError",
-                "SampleChangedError",
-                "SampleSizeChanged",
-            ),
-            ".contract.format": ("Format", "Output"),
-            ".contract.objects": ("SCHEMES",),
-            ".contract.ranges": ("Ranges", "Spans"),
-            ".contract.reader": ("Batch", "Reader"),
-            ".contract.remote": ("Listing", "Remote"),
-            ".observing.signals": ("report", "report_on"),
-            ".observing.statistics": ("ReaderStatistics", "StageTimes"),
-            ".observing.tally": ("metrics",),
-            ".dali.queries": ("statistics",),
-            ".ops.swapping": ("patch",),
-            ".ranks": ("shard",),
-        }.items()
-        for name in names
+        ".contract._types": "Buffer IntArray",
+        ".contract.catalog": "Catalog Tree",
+        ".contract.devices": "DeviceStatus",
+        ".contract.errors": "BackendUnavailable ContainerChangedError ObjectReplacedError"
+        " RecordError SampleChangedError SampleSizeChanged",
+        ".contract.format": "Format Output",
+        ".contract.objects": "SCHEMES",
+        ".contract.ranges": "Ranges Spans",
+        ".contract.reader": "Batch Reader",
+        ".contract.remote": "Listing Remote",
+        ".observing.signals": "report report_on",
+        ".observing.statistics": "ReaderStatistics StageTimes metrics",
+        ".dali.queries": "statistics",
+        ".ops.swapping": "patch",
+        ".ranks": "shard",
     },
 )

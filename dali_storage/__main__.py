@@ -1,15 +1,21 @@
 """`python -m dali_storage`: `cli.doctor`, of this machine or of data, and the other commands."""
 
+import importlib
 import sys
 
-if __name__ == "__main__":
-    try:
-        from .cli import check, doctor, index, prove, receipt, replay
+from .contract.errors import BackendUnavailable
+from .contract.faces import explained
+from .contract.families import COMMANDS
 
-        commands = {"check": check.main, "index": index.main, "prove": prove.main}
-        commands |= {"receipt": receipt.main, "replay": replay.main}
-        command = commands.get("".join(sys.argv[1:2]))
-        sys.exit(command(sys.argv[2:]) if command else doctor.main())
+if __name__ == "__main__":
+    word = "".join(sys.argv[1:2])
+    try:
+        with explained():
+            name = word if word in COMMANDS else "doctor"
+            command = importlib.import_module(f"dali_storage.cli.{name}")
+        sys.exit(command.main(sys.argv[2:]) if word in COMMANDS else command.main())
+    except BackendUnavailable as error:
+        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_storage.contract.errors import BackendUnavailable
-from tests.kit import summary, tiers
+from tests.kit import tiers
 from tests.kit.hooks import sitecustomize
 from tests.kit.once import once
 from tests.kit.paths import ROOT
@@ -50,10 +50,6 @@ def pytest_runtest_setup(item):
         from tests.kit import versions
 
         versions.require(*mark.args, **mark.kwargs)
-
-
-def pytest_terminal_summary(terminalreporter):
-    summary.write(terminalreporter)
 
 
 @pytest.fixture(scope="module", autouse=True)

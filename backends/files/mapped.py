@@ -17,7 +17,7 @@ from ..linux import mapping
 from ..linux.sysfs import sysfs_text
 from .containers import changed_error
 from .opening import is_local
-from .spans import SpanReads
+from .spans import ContainerBatches
 
 _MOST = Path("/proc/sys/vm/max_map_count")
 _PAGE = resource.getpagesize()
@@ -29,7 +29,7 @@ class MappedFiles:
     Populated samples are remembered, one byte each, until the kernel reclaims pages.
     """
 
-    def __init__(self, catalog: Catalog, spans: SpanReads) -> None:
+    def __init__(self, catalog: Catalog, spans: ContainerBatches) -> None:
         """Map nothing yet; `spans` keeps the containers open and reads unmapped samples.
 
         Raises:

@@ -17,7 +17,7 @@ from ...contract.catalog import Catalog
 from ...contract.errors import SampleSizeChanged, os_error
 from ...contract.options import Choice
 from ...contract.reader import Batch
-from ...runtime.machine import cache_memory, cached_share
+from ...runtime.machine import cache_memory, cacheable, gigabytes
 from ..linux import uring
 from . import opening
 from .opening import close_all, is_local, open_cached, open_files, open_missing
@@ -229,3 +229,17 @@ def close_all_kept() -> None:
     for reference in list(_instances):
         if (instance := reference()) is not None:
             instance.close()
+
+
+def cached_share(nbytes: int, memory: int | None) -> Choice[float]:
+    """Return the share of `nbytes` on a local disk to read through the page cache.
+
+    Only a fixed share, because the kernel evicts what a shuffled epoch needs next.
+    """
+    if memory is None:
+        return Choice(1.0, "the memory that may hold the data set is unknown")
+    if nbytes <= (most := cacheable(memory)):
+        what = "the data set fits in the memory that may hold it"
+        return Choice(1.0, f"{what}, {gigabytes(most)}")
+    share, what = most / nbytes, f"the data set, {gigabytes(nbytes)}, is larger than the memory"
+    return Choice(share, f"{what} that may hold it, {gigabytes(most)}; {share:.0%} of it is cached")

@@ -1,4 +1,4 @@
-"""Reads of batches of ranges: containers are opened, read by a backend's engine, and checked."""
+"""Batches of ranges: containers are opened, read by a backend's engine, and checked."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -16,13 +16,13 @@ from .samples import SampleFiles
 
 _PIECE = 256 << 10  # bytes, a multiple of every unit; several keep a disk busier than a long read
 
-ReadSpans: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
-"""Reads k spans from their descriptors, int64[k]. Returns the bytes read of each span, and the
+Transfer: TypeAlias = Callable[[Spans, IntArray], tuple[IntArray, IntArray]]
+"""Takes k spans from their descriptors, int64[k]. Returns the bytes read of each span, and the
 errno of each, 0 if none: both int64[k]."""
 
 
-class SpanReads:
-    """Reads batches out of the containers of a catalog, by the engine of a backend.
+class ContainerBatches:
+    """Fills batches out of the containers of a catalog, by the engine of a backend.
 
     Attributes:
         containers: shared by all lanes.
@@ -34,8 +34,8 @@ class SpanReads:
         self._files = files
         self.containers = Containers(catalog, files, lanes)
 
-    def read(self, batch: Batch, lane: int, read_spans: ReadSpans) -> None:
-        """As `Reader.read()`."""
+    def fill(self, batch: Batch, lane: int, transfer: Transfer) -> None:
+        """As `Reader.read()`, by `transfer`."""
         spans = batch.spans.split(_PIECE)
         # In the order of the batch: of several failed files, the error names the first.
         handles = self._handles(spans)
@@ -51,14 +51,14 @@ class SpanReads:
                 opened = dict(zip(part, fds, strict=False))
                 some, where = _from(spans, handles, opened)
                 enter("reading")
-                got, errors = read_spans(some, where)
+                got, errors = transfer(some, where)
                 if failures := _failures(some, got, errors):
                     # Read each sample again, by itself, to find the failed one.
                     each = self._each(batch, some[got < some.needed]).split(_PIECE)
                     # A piece may begin in another region than its span, and be read as that was.
                     either = {~handle: fd for handle, fd in opened.items()} | opened
                     _, where = _from(each, self._handles(each), either)
-                    found = _failures(each, *read_spans(each, where))
+                    found = _failures(each, *transfer(each, where))
                     # If all succeed alone, the first failure of the batch stands.
                     failed += found or [(int(each.slots.min()), *min(failures)[1:])]
                 # After the reads: a write during them is noticed, too.

@@ -14,12 +14,12 @@ from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
 from . import aio, libc, uring
 from .libc import IOVEC
-from .reads import Read
+from .transfers import Engine
 
 Io: TypeAlias = Literal["io_uring", "aio", "preadv"]
 
 
-def choose(backend: str, io: Io | None, depth: int, *, whole: bool = False) -> tuple[Io, Read]:
+def choose(backend: str, io: Io | None, depth: int, *, whole: bool = False) -> tuple[Io, Engine]:
     """Choose a backend's engine for up to `depth` reads at once; return its name and function.
 
     None: for `whole` files "io_uring" where available, "aio" where available, otherwise "preadv"

@@ -1,8 +1,10 @@
-"""Conversion of obstore's errors to ours, by the status, the code and the kind in their text.
+"""Conversion of obstore's errors to ours, by their class where it says enough, or by their text.
 
-obstore has few classes of exceptions, and neither a status nor a cause as an attribute. All of this
-is in Rust's debug text, so the version of obstore is pinned. Only the status, the code and the
-region of this text get into our messages: the text holds URLs, which may be signed.
+A class says the status of a request for one object, if it is 401, 403, 404, 409 or 412. All other
+failures are a GenericError without attributes, and so are all of lists; and the code and the region
+in an answer are in no class. These are in Rust's debug text, so the version of obstore is pinned.
+Only the status, the code and the region get into our messages: the text holds URLs, which may be
+signed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,23 @@ import errno
 import os
 import re
 
+from obstore import exceptions
+
 from ...contract.errors import ObjectReplacedError
 
 NO_CREDENTIALS = (
     "no credentials were found; set them in the environment, or in the configuration of the "
     "store's own tools; for public objects, use the option anonymous=True"
 )
+
+_CLASSES: dict[type[BaseException], int] = {
+    exceptions.UnauthenticatedError: 401,
+    exceptions.PermissionDeniedError: 403,
+    FileNotFoundError: 404,
+    exceptions.AlreadyExistsError: 409,
+    exceptions.PreconditionError: 412,
+}
+"""Statuses by the class of the error."""
 
 _TRANSIENT = 408, 425, 429, 500, 502, 503, 504  # statuses; the same request may succeed later
 _AGAIN = "list it again: create a new reader, or rebuild the index"
@@ -116,7 +129,7 @@ class _Failure:
         self.text = re.sub(r"https?://\S+", "", str(error))  # a key may have any words
         # The newline cannot be part of a key: control characters are refused earlier.
         answer = self.text.partition("Status {\n")[2]
-        self.status = int(_found(r" *status: (\d{3})", answer) or 0)
+        self.status = _CLASSES.get(type(error)) or int(_found(r" *status: (\d{3})", answer) or 0)
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS

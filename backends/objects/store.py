@@ -114,6 +114,10 @@ class Stores:
                 self._stores[scheme, bucket] = self._open(scheme, bucket, url)
             return self._stores[scheme, bucket]
 
+    def share(self, others: Stores) -> None:
+        """Use what others, with the same options, have opened; their connections stay open."""
+        self._stores, self.settings = {**others._stores}, {**others.settings}
+
     def close(self) -> None:
         """Forget all stores. Connections end with the last reference to their store."""
         self._stores.clear()

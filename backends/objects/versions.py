@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from ...contract.catalog import Catalog
 from ...contract.reader import Batch
 from ...contract.remote import Versions
 from ..files.containers import outside_error
+from .calls import Client
 from .errors import ShortBodyError, compare, mapped
-from .pool import Call, RequestPool
+from .pool import RequestPool
 from .store import Store, Stores, get, head
 
 if TYPE_CHECKING:
@@ -101,24 +102,25 @@ class VersionedObjects:
         return [*map(ObjectPart, urls, map(self._stores.locate, urls), versions, *numbers)]
 
     def read(
-        self,
-        pieces: list[ObjectPart],
-        take: Callable[[int, memoryview | None], None],
-        send: Callable[[Call[ObjectPart, Any]], Iterable[int]] | None = None,
+        self, pieces: list[ObjectPart], places: Sequence[memoryview], client: Client | None
     ) -> None:
-        """Request n pieces at once. `take` gets the position of each, and its bytes.
-
-        `send`: see `RequestPool.run()`.
+        """Request n pieces at once, each to its place; `client` is as for `RequestPool.run()`.
 
         Raises:
             ObjectReplacedError: an object was replaced; names the URL.
             OSError: an object cannot be read; names the URL. Of several errors, the first.
         """
 
+        def take(position: int, body: memoryview | None) -> None:
+            if body is not None:  # otherwise, the client has received it
+                places[position][:] = body
+
         def explain(position: int, error: BaseException) -> Exception:
             return mapped(error, pieces[position].url)
 
-        self._requests.run(self._get, pieces, take, explain, send, describe=_name)
+        self._requests.run(
+            self._get, pieces, take, explain, client=client, places=places, describe=_name
+        )
 
     def require_inside(self, batch: Batch) -> None:
         """Refuse ranges beyond the ends of their containers of known sizes."""

@@ -16,7 +16,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable
 from ...contract.stages import yield_turn
-from ...runtime.lane import run_in_lane
+from ...runtime.uninterrupted import run_uninterrupted
 from ..linux import libc
 from .device import XnvmeDevice
 from .library import Library
@@ -145,7 +145,7 @@ class FileQueue:
         try:
             fds += map(_anonymous_file, contents)
             trial = FileReads(self, fds, addresses, np.array([8, 8]))
-            run_in_lane(partial(self.run, trial, memory))
+            run_uninterrupted(partial(self.run, trial, memory))
         finally:
             for fd in fds:
                 os.close(fd)

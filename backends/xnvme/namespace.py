@@ -12,7 +12,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.errors import BackendUnavailable, os_error
 from ...contract.options import Option
-from ...runtime.lane import run_in_lane
+from ...runtime.uninterrupted import run_uninterrupted
 from ..linux.pci import address_of
 from ..linux.storage import Storage, mode_of, no_permission
 from .abi import MAX_BLOCKS
@@ -94,7 +94,7 @@ class Namespace:
         """Read at most `max_transfer` bytes, by the first queue."""
         memory = self.device.allocate(nbytes)
         start, address, length = np.array([[offset], [memory.ctypes.data], [nbytes]], np.int64)
-        if failures := run_in_lane(lambda: self.submit(0, start, address, length, memory)):
+        if failures := run_uninterrupted(lambda: self.submit(0, start, address, length, memory)):
             number, what = failures[0]
             if number in (errno.EACCES, errno.EPERM):
                 raise no_permission(self.storage.path)

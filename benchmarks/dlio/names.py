@@ -14,7 +14,7 @@ from nvidia.dali import Pipeline
 
 from dali_storage import readers
 from dali_storage.contract.catalog import CatalogBuilder
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.samples import index_file
 from dali_storage.samples.listed import filters_as_text
 

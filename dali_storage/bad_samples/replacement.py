@@ -5,10 +5,10 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from ..contract.objects import full_path, scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
 from ..order.ordering import Ordering
-from ..order.sampling.permutation import hashed
+from ..order.permutation import hashed
 from ..reading.loading import LoadedBatch, Loading
 from ..reading.opening import Members
 from ..reading.slots import Substitute
@@ -56,7 +56,6 @@ class OnError:
         most: the greatest number of bad samples. None: 10, or 0.1 % if this is more.
         record: the path of a file, which gets a line of JSON for each bad sample; "": no file.
         seed: the seed of the choice, the same on all ranks.
-        kind: makes the `Substituting` that reads, also given the ordering; None: itself.
     """
 
     replace: bool = False
@@ -64,7 +63,6 @@ class OnError:
     most: int | None = None
     record: str = ""
     seed: int = 0
-    kind: Callable[..., "Substituting"] | None = None
 
     def loading(self, catalog: Catalog, ordering: Ordering) -> Callable[..., Loading]:
         """See `Handling`.
@@ -73,8 +71,7 @@ class OnError:
             OSError: the record cannot be written.
         """
         kind = Replacement if self.replace else Checked
-        made = Substituting if self.kind is None else partial(self.kind, ordering)
-        return partial(made, kind(catalog, self, ordering.members))
+        return partial(Substituting, kind(catalog, self, ordering.members))
 
 
 class Checked(Substitute):
@@ -84,6 +81,13 @@ class Checked(Substitute):
         """`members`: by default all samples of the catalog."""
         self._catalog, self._on_error = catalog, on_error
         self._members = members or (lambda index: range(catalog.delivered))
+        self.bad: dict[int, Exception] = {}
+
+    @property
+    def found(self) -> list[tuple[int, str, str]]:
+        """Index, path and reason of the bad samples."""
+        # A copy, because lanes add samples.
+        return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """Call `read` for `samples`; return the result."""
@@ -95,7 +99,8 @@ class Checked(Substitute):
         if broken is None:
             return
         enter("checking")
-        for number, (described, contents) in enumerate(zip(fmt.outputs, outputs, strict=True)):
+        pairs = zip(fmt.outputs, outputs, strict=False)  # a ledger has one more output
+        for number, (described, contents) in enumerate(pairs):
             which = number if len(fmt.outputs) == catalog.pieces else 0  # an output for each piece
             if described.dtype != np.uint8 or described.ndim not in (1, None):
                 continue
@@ -107,6 +112,11 @@ class Checked(Substitute):
                 if what := broken(item, name):
                     where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
                     raise RecordError(catalog.path(piece), where + what)
+
+    def _path(self, index: int) -> str:
+        paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))
+        told = os.fsencode(getattr(self.bad.get(index), "filename", b""))
+        return full_path(told if told in paths else paths[0])
 
 
 class Replacement(Checked):
@@ -130,17 +140,10 @@ class Replacement(Checked):
         super().__init__(catalog, on_error, members)
         most = on_error.most
         self._most = max(10, catalog.delivered // 1000) if most is None else most
-        self.bad: dict[int, Exception] = {}
         self._lock = threading.Lock()  # to add one
         if on_error.record:
             # Written to now: a wrong path is an error before the first batch.
             self._append(b"")
-
-    @property
-    def found(self) -> list[tuple[int, str, str]]:
-        """Index, path and reason of the bad samples."""
-        # A copy, because lanes add samples.
-        return [(index, self._path(index), reason(it)) for index, it in [*self.bad.items()]]
 
     def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
         """Call `read` for `samples`, with other samples in place of bad ones; return the result.
@@ -216,11 +219,6 @@ class Replacement(Checked):
             return OSError(error.errno, f"{reason(error)}; {what}", path)
         return RecordError(os.fsencode(path), f"{reason(error)}; {what}")
 
-    def _path(self, index: int) -> str:
-        paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))
-        told = os.fsencode(getattr(self.bad.get(index), "filename", b""))
-        return full_path(told if told in paths else paths[0])
-
     def _append(self, line: bytes) -> None:
         """Append to the record."""
         path = os.fsencode(self._on_error.record)
@@ -238,6 +236,16 @@ class Substituting(Loading):
         """See `Loading` for the other arguments."""
         super().__init__(*arguments, **named)
         self.substitute = substitute
+
+    def load(
+        self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
+    ) -> dict[int, LoadedBatch | Exception]:
+        """See `Loading`."""
+        found = super().load(batches, lane, wanted)
+        for index, batch in found.items() if self.substitute.replaces else ():
+            if isinstance(batch, LoadedBatch):
+                found[index] = replace(batch, asked=cast("IntArray", batches[index]))
+        return found
 
     def load_one(self, samples: IntArray, lane: int) -> LoadedBatch:
         """See `Loading`."""

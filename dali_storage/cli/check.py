@@ -8,31 +8,33 @@ import argparse
 import json
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from bmap_tools import console
 from bmap_tools.atomic import destination, replacing
 
-from ..bad_samples.replacement import culprits, is_of_sample, reason
+from ..bad_samples.replacement import Checked, OnError, Substituting, culprits, is_of_sample
 from ..bad_samples.structure import broken, is_judged, kind
-from ..contract import registry
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
-from ..contract.objects import full_path, scheme
-from ..contract.reader import Reader
-from ..contract.views import Views
-from ..reading.batches import read_batch
-from ..reading.opening import Opening
+from ..contract.objects import full_path
+from ..order.ordering import Ordering
+from ..readers.arguments import spec_of
+from ..readers.batches import ReaderBatch, ReaderBatches
+from ..readers.files import file
+from ..reading.loading import LoadedBatch, Loading
 from ..runtime.machine import processors
-from ..samples.finding import find, locations
 from . import index_samples
+
+_T = TypeVar("_T")
 
 _BATCH = 64
 
@@ -49,26 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-o", "--output", metavar="FILE", required=True, help="the list to write, in JSON lines"
     )
     parser.add_argument("--decode", action="store_true", help="also decode samples with DALI")
-    parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="threads")
+    parser.add_argument(
+        "--jobs", type=int, default=processors(), metavar="N", help="threads that examine"
+    )
     index_samples.add_options(parser)
     given = parser.parse_args(arguments)
     if given.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {given.jobs}")
     try:
         destination(given.output)  # before the listing, which may be slow
-        names, options = locations(given.root, None, None), dict(given.backend_option)
-        filters = {name: getattr(given, name) for name in index_samples.FILTERS}
-        catalog, reader, _ = Opening(
-            find=partial(find, file_root=given.root, **filters),
-            reader=registry.configure(registry.choose(None, names), options),
-            options=options,
-            remote=any(map(scheme, names)),
-        ).open()
-        with reader, replacing(given.output) as file:
-            bad, unusual, unjudged = _examine(catalog, reader, given.jobs, given.decode)
+        with _batches(given) as batches, replacing(given.output) as output:
+            catalog = batches.catalog
+            bad, unusual, unjudged = _examine(batches, given.jobs, given.decode)
             for index, what in sorted(bad.items()):
                 line = {"index": index, "path": full_path(catalog.path(index)), "reason": what}
-                file.write(json.dumps(line).encode() + b"\n")
+                output.write(json.dumps(line).encode() + b"\n")
     except (BackendUnavailable, MemoryError, OSError, TypeError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -82,63 +79,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if bad else 0
 
 
+class _Omitting(Checked):
+    """Notes the bad samples of a batch, and delivers the others."""
+
+    def read(self, samples: IntArray, read: Callable[[IntArray], _T]) -> _T:
+        """See `Checked`."""
+        try:
+            return read(samples)
+        except Exception as error:
+            if not is_of_sample(error, self._catalog):
+                raise
+        self.bad.update(culprits(self._catalog, samples, read))
+        others = np.setdiff1d(samples, [*self.bad])
+        return read(others) if others.size else cast("_T", [LoadedBatch(others, 0, [[]])])
+
+
+class _Omits(OnError):  # noqa: N818  (no exception)
+    def loading(self, catalog: Catalog, ordering: Ordering) -> Callable[..., Loading]:
+        """See `Handling`."""
+        return partial(Substituting, _Omitting(catalog, self))
+
+
+def _batches(given: argparse.Namespace) -> ReaderBatches:
+    """Open the samples; bad ones will be left out."""
+    filters = {name: getattr(given, name) for name in index_samples.FILTERS}
+    options = {"backend_options": dict(given.backend_option), "pad_last_batch": True}
+    prepared = spec_of(file).prepare(file_root=given.root, **filters, **options)
+    opening = replace(prepared.opening, on_error=_Omits(broken=broken))
+    return ReaderBatches(replace(prepared, opening=opening), _BATCH)
+
+
 def _examine(
-    catalog: Catalog, reader: Reader, jobs: int, decode: bool
+    batches: ReaderBatches, jobs: int, decode: bool
 ) -> tuple[dict[int, str], dict[int, str], int]:
     """Return why samples are bad, why others are unusual, and the number of unjudged others.
 
     Reasons are by the index of the sample.
     """
-    lanes, own = SimpleQueue[int](), threading.local()
-    for lane in range(min(jobs, reader.lanes)):
-        lanes.put(lane)
+    catalog, own = batches.catalog, threading.local()
     bad, unusual, unjudged = dict[int, str](), dict[int, str](), list[int]()
 
-    def read(samples: IntArray) -> Sequence[Any]:
-        lane = lanes.get()
-        try:
-            batch = read_batch(reader, catalog, samples, reader.allocate, lane)
-        finally:
-            lanes.put(lane)
-        return Views(batch.buffer, batch.offsets, batch.sizes).slices()
-
-    def work(start: int) -> None:
-        samples = np.arange(start, min(start + _BATCH, len(catalog)))
-        try:
-            contents = read(samples)
-        except Exception as error:
-            if not is_of_sample(error, catalog):
-                raise
-            failed = culprits(catalog, samples, read)
-            bad.update({index: reason(each) for index, each in failed.items()})
-            samples = np.setdiff1d(samples, [*failed])
-            contents = read(samples) if samples.size else ()
+    def examine(batch: ReaderBatch) -> None:
         own.judge = judge = getattr(own, "judge", None) or (_decoder() if decode else None)
-        for index, item in zip(samples.tolist(), contents, strict=True):
-            name = partial(catalog.name, index)
-            what, rare = broken(item, name), ""
-            if judge and not what and (it := kind(item, name())):
+        for index, item in zip(batch.index.tolist(), batch.data, strict=True):
+            if judge and (it := kind(item, catalog.name(index))):
                 what, rare = judge(item, it)
-            elif not what and (judge or not is_judged(item)):
+                bad.update({index: what} if what else {})
+                unusual.update({index: rare} if rare else {})
+            elif judge or not is_judged(item):
                 unjudged.append(index)
-            bad.update({index: what} if what else {})
-            unusual.update({index: rare} if rare else {})
 
+    running = deque[Future[None]]()
     with console.bar("checking", len(catalog)) as tick, ThreadPoolExecutor(jobs) as pool:
         try:
-            starts = range(0, len(catalog), _BATCH)
-            for start, _ in zip(starts, pool.map(work, starts), strict=True):
-                tick(start)
+            for number, batch in enumerate(batches):
+                running.append(pool.submit(examine, batch))
+                if len(running) > jobs:  # not all batches at once
+                    running.popleft().result()
+                tick(number * _BATCH)
+            for it in running:
+                it.result()
         finally:
             pool.shutdown(cancel_futures=True)
-    return bad, unusual, len(unjudged)
+    return bad | {index: what for index, _, what in batches.replaced}, unusual, len(unjudged)
 
 
 def _decoder() -> Callable[[Any, str], tuple[str, str]]:
     """Make a function: a sample and its kind to DALI's decoding error or, if none, an oddity."""
     from nvidia.dali import Pipeline, fn  # needed for this only
 
-    from ..dali import failure
+    from ..dali.queries import failure
 
     made: dict[str, Any] = {}
 

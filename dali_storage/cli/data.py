@@ -21,16 +21,16 @@ import numpy as np
 from bmap_tools.console import print_row
 
 from ..contract import registry
-from ..contract._types import IntArray
 from ..contract.catalog import Catalog, join_path, open_regular
 from ..contract.devices import devices_of
 from ..contract.errors import BackendUnavailable, named
+from ..contract.faces import explained
 from ..contract.objects import SCHEMES, scheme
 from ..contract.ranges import Ranges
 from ..contract.remote import remote_of
-from ..formats.npy import header
-from ..formats.tar import archive
+from ..formats.files import compressed
 from ..observing.kernel import mount_of
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..samples.discovery import Directory, from_tree
 from ..samples.finding import find, locations
@@ -75,17 +75,6 @@ class _Sampled(Directory):
         some = random.Random(0).sample(names, min(len(names), _CLASSES))
         self.share = len(some) / len(names) if names else 1.0
         return some
-
-
-class _Some(Catalog):
-    """Some of `sidecar["count"]` files: a backend that opens them chooses as for all."""
-
-    @property
-    def file_count(self) -> int:
-        return int(self.sidecar["count"])
-
-    def file_paths(self, files: IntArray) -> list[bytes]:
-        return super().file_paths(files % (len(self.offsets) - 1))
 
 
 def main(roots: Sequence[str]) -> int:
@@ -134,7 +123,7 @@ def examine(*roots: str) -> None:
         catalog = replace(catalog, ranges=Ranges.of_columns(*columns))
     with backend.open(catalog, remote) as reader:
         choices = dict(reader.choices)
-    choices["buffer_bytes"] = machine.buffer_bytes(machine.cache_memory())
+    choices["buffer_bytes"] = buffer_bytes(machine.cache_memory())
     what = "objects" if url else "containers" if containers else "files"
     print_row("data", f"{some}{count:,} {what}, {'about ' * (len(sizes) < count)}{nbytes:,} bytes")
     mount = "" if url else _say_place(backend, catalog)
@@ -145,7 +134,7 @@ def examine(*roots: str) -> None:
     print_row("reader", f"readers.{call}), {registry.shown(chosen)}, which chooses:")
     for name, choice in choices.items():
         print_row(f"  {name}", str(choice))
-    gain, option, page = _ADVICE[what if url else _case(call, choices, what)]
+    gain, option, page = _ADVICE[what if url else _case(backend, call, choices, what)]
     print_row("expect", f"samples/s, compared with DALI's reader: {gain}; decoding is not faster")
     print_row("worth a try", f"{option or _MOUNTS.get(mount, 'nothing more')}: see docs/{page}.md")
 
@@ -155,18 +144,26 @@ def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
     try:
         found = from_tree(tree := _Sampled(path))
     except ValueError:
+        with explained():
+            from ..formats.npy import header
         for pattern, reader in _ARRAYS.items():
             with suppress(ValueError):
                 return reader + call[5:], "", header.find(path, None, None, pattern, None)
         raise
-    catalog = _Some(found.root, found.names, found.offsets, found.labels)
-    catalog.sidecar["count"] = round(len(found) / tree.share)
+    catalog = _repeated(found, round(len(found) / tree.share))
     return call, "at least " if tree.cut else "about " * (tree.share < 1), catalog
 
 
-def _case(call: str, choices: Mapping[str, Any], what: str) -> str:
+def _repeated(some: Catalog, count: int) -> Catalog:
+    """Return `count` files, the same ones again and again: a backend chooses as for all files."""
+    names = bytes(some.names) * -(-count // len(some))
+    offsets = np.append(0, np.cumsum(np.resize(np.diff(some.offsets), count)))
+    return Catalog(some.root, names, offsets, np.resize(some.labels, count))
+
+
+def _case(backend: Any, call: str, choices: Mapping[str, Any], what: str) -> str:
     """Return the key of `_ADVICE` for files or containers on disk."""
-    far = "far " * (choices["lanes"] != machine.lanes(True))
+    far = "far " * (choices["lanes"].value != backend.lanes)
     case = "around" if choices["direct"].value else far + what
     return "arrays" if call.startswith(("numpy(", "npz(")) else case
 
@@ -199,7 +196,7 @@ def _containers(paths: Sequence[bytes]) -> tuple[str, Catalog] | None:
             kind = kind_of(os.fsdecode(min(files))).name
             return f"{_CALLS[kind]}{given}", Catalog.from_names(files, range(len(files)))
         except ValueError:
-            if archive.compressed(first.read(8)):
+            if compressed(first.read(8)):
                 raise
     return None
 
@@ -221,7 +218,7 @@ def _say_place(backend: Any, catalog: Catalog) -> str:
     except OSError as error:
         print_row("O_DIRECT", f"does not work: {error.strerror}")
     if (memory := machine.cache_memory()) is not None:
-        most = int(machine.KEPT * memory)
+        most = machine.cacheable(memory)
         print_row("page cache", f"{memory:,} bytes, of which data may fill {most:,}")
     return mount.kind if mount else ""
 

@@ -6,14 +6,17 @@ With DATA, `data` reports how it would be read. With `--json` it prints one obje
      "devices": [{"name": "/dev/sda", "kind": "SCSI disk", "backends": ["block", "xnvme-block"],
                   "works": false, "reason": "no permission to read it", "remedy": "..."}, ...],
      "dali": [{"name": "dynamic.readers.*", "since": "2.2", "works": true, ...}, ...],
+     "families": [{"name": "coco", "works": true, ...}, ...],
      "processors": {"affinity": 12, "quota": 4, "used": 4},
      "memory": {"page_cache": 102000000000, "data_set": 61200000000, "buffer_bytes": 1073741824}}
 
 `dali` has DALI itself and the features with a minimum version of DALI; an unsupported DALI is the
-only entry. `remedy` and `quota`, the CPU quota of this process's control group, are null if there
-is none. `memory` is in bytes, null if unknown: the memory that the page cache may use, the largest
-data set that python-file reads through it by default, and what a reader may read ahead and keep.
-The exit status is 0 if at least one backend works, else 1.
+only entry. `families` are the parts of this package (docs/design.md), each with the first thing
+that it lacks; without `--json`, only those that lack something. `remedy` and `quota`, the CPU quota
+of this process's control group, are null if there is none. `memory` is in bytes, null if unknown:
+the memory that the page cache may use, the largest data set that python-file reads through it by
+default, and what a reader may read ahead and keep. The exit status is 0 if at least one backend
+works, else 1.
 """
 
 import argparse
@@ -31,6 +34,8 @@ from bmap_tools import console
 from ..contract import registry
 from ..contract.devices import DeviceStatus, devices_of, problem_of
 from ..contract.errors import BackendUnavailable
+from ..contract.families import COMMANDS, FAMILIES
+from ..reading.buffers import buffer_bytes
 from ..runtime import machine
 from ..runtime.version import VERSION
 from . import data, index_samples
@@ -39,13 +44,14 @@ Verdict: TypeAlias = dict[str, Any]
 """An element of the lists that `--json` prints."""
 
 
-_COMMANDS = {
-    "check": "list the bad samples of a directory, a URL or an index",
-    "index": "index containers, a directory, a URL, or annotations of COCO",
-    "prove": "compare our reader with DALI's on your data",
-    "receipt": "make the receipt of a data set, or compare that of an epoch",
-    "replay": "show which samples a step of a run had",
+FEATURES = {
+    "readers.*, iterators, checkpoints, resume": (1, 53),
+    "samples of different sizes without a copy; checkpoints as JSON": (2, 0),
+    "shuffle_after_epoch with 64-bit random numbers": (2, 2),
+    "dynamic.readers.*": (2, 2),
+    "dynamic.readers.* with capture=True": (2, 3),
 }
+"""The first version of DALI with each feature; docs/dali-versions.md has the same table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "       %(prog)s COMMAND ... (COMMAND --help)",
         description="Show which storage backends and devices work on this machine,\n"
         "or how DATA would be read here, and why. Nothing is written.",
-        epilog="commands:\n" + "".join(f"  {it:<9} {_COMMANDS[it]}\n" for it in _COMMANDS),
+        epilog="commands:\n" + "".join(f"  {it:<9} {COMMANDS[it]}\n" for it in COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     what = "a directory, URL or index, or containers"
@@ -65,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
     word = "".join(words[:1])
-    near = get_close_matches(word, _COMMANDS, 1)
+    near = get_close_matches(word, COMMANDS, 1)
     if near and "/" not in word and not os.path.lexists(word):
         parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
     given = parser.parse_args(words)
@@ -77,13 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return data.main(given.data)
     backends, devices = examine()
     dali = examine_dali()
-    parts = {"backends": backends, "devices": devices, "dali": dali}
+    parts = {"backends": backends, "devices": devices, "dali": dali, "families": families()}
     if given.json:
         limits = {"processors": _processors(), "memory": _memory()}
         print(json.dumps(parts | limits, indent=2))
     else:
-        for heading, verdicts in parts.items():
-            _print(heading, verdicts)
+        parts["families"] = [it for it in parts["families"] if not it["works"]]
+        for heading in filter(parts.get, parts):
+            _print(heading, parts[heading])
         known = (memory := _memory())["page_cache"] is not None
         console.print_row("memory", _MEMORY.format_map(memory) if known else _UNKNOWN_MEMORY)
         counts = {name: count or "none" for name, count in _processors().items()}
@@ -129,13 +136,19 @@ def examine_dali() -> list[Verdict]:
         return [{"name": "DALI", "since": ""} | _outcome(BackendUnavailable(str(error)))]
     newer = "" if compat.TESTED else ", newer than tested"
     verdicts = [{"name": f"DALI {compat.VERSION}{newer}", "since": ""} | _outcome(None)]
-    for name, since in compat.FEATURES.items():
+    for name, since in FEATURES.items():
         shown = ".".join(map(str, since))
         why = BackendUnavailable(f"found DALI {compat.VERSION}", f"install DALI {shown} or newer")
         problem = None if compat.has(since) else why
         verdicts.append({"name": name, "since": shown} | _outcome(problem))
     names = {"name": "source_info of samples", "since": "1.53"}
     return [*verdicts, names | _outcome(source_info.problem())]
+
+
+def families() -> list[Verdict]:
+    """Look for the modules and packages of each family."""
+    found = ((it.name, next(it.missing(), None)) for it in FAMILIES.values())
+    return [{"name": name} | _outcome(problem) for name, problem in found]
 
 
 _MEMORY = (
@@ -160,8 +173,8 @@ def _memory() -> dict[str, int | None]:
     memory = machine.cache_memory()
     return {
         "page_cache": memory,
-        "data_set": None if memory is None else int(machine.KEPT * memory),
-        "buffer_bytes": machine.buffer_bytes(memory).value,
+        "data_set": None if memory is None else machine.cacheable(memory),
+        "buffer_bytes": buffer_bytes(memory).value,
     }
 
 

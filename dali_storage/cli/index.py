@@ -1,7 +1,8 @@
-"""`python -m dali_storage index FILES... [-o DIR]`: the index files of containers.
+"""`python -m dali_storage index`, in four forms: this one is `FILE... [-o DIR]`, for containers.
 
 A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB:
-`index_samples` makes the index of the samples below. `index_coco` parses annotations.
+`index_samples` makes the index of the samples below, and verifies it. `index_coco` parses
+annotations.
 
 The first bytes of a container show its kind. The index has DALI's format (LMDB files, for which
 DALI has no format, have our own), and is written beside the container or to DIR: `x.tar` has the
@@ -9,24 +10,21 @@ index `x.idx`; other names get `.idx` appended. An old index is replaced when th
 complete. The exit status is 0 if every file has an index now, else 1.
 """
 
-import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from bmap_tools import console
 from bmap_tools.atomic import replacing
 from bmap_tools.console import Tick
 
 from ..contract.catalog import open_regular
-from ..formats.lmdb import index as lmdb_index
-from ..formats.lmdb import pages
-from ..formats.tar import archive
-from ..formats.tar import index as tar_index
-from ..formats.tfrecord import index as tfrecord_index
-from . import index_coco, index_samples
+from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
+from ..formats.files import compressed
+from . import index_samples
 
 _HEAD = 512  # bytes of a container, which show its kind
 
@@ -36,33 +34,66 @@ class Kind(NamedTuple):
 
     name: str
     extensions: tuple[str, ...]  # which ".idx" replaces
-    matches: Callable[[bytes], bool]  # whether a file begins with 512 bytes of one
-    lines: Callable[[bytes, Tick], Iterable[bytes]]  # of the index, for the path of a container
+    # Whether a file begins with 512 bytes of one; the lines of its index.
+    functions: Callable[
+        [], tuple[Callable[[bytes], bool], Callable[[bytes, Tick], Iterable[bytes]]]
+    ]
+
+
+def _of_tars() -> Any:
+    from ..formats.tar import archive, index
+
+    return archive.matches, index.index
+
+
+def _of_lmdbs() -> Any:
+    from ..formats.lmdb import index, pages
+
+    return pages.matches, index.index
+
+
+def _of_tfrecords() -> Any:
+    from ..formats.tfrecord import index
+
+    return index.matches, index.index
 
 
 KINDS = (
-    Kind("tar", (".tar",), archive.matches, tar_index.index),
+    Kind("tar", (".tar",), _of_tars),
     # Before TFRecord, for which the first 8 bytes of an LMDB, the page number 0, are a length.
-    Kind("LMDB", (".mdb", ".lmdb"), pages.matches, lmdb_index.index),
-    Kind("TFRecord", (".tfrecord", ".tfrecords"), tfrecord_index.matches, tfrecord_index.index),
+    Kind("LMDB", (".mdb", ".lmdb"), _of_lmdbs),
+    Kind("TFRecord", (".tfrecord", ".tfrecords"), _of_tfrecords),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the indexes; errors go to stderr. Returns the exit status."""
+    """Run the form that the arguments have. Errors go to stderr; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    if any(word.partition("=")[0] == "--coco" for word in words):
-        return index_coco.main(words)
-    given, parser = _parse(words)
-    if given.verify:
-        return index_samples.verify(given.files)
-    if any(map(index_samples.is_root, given.files)):
-        return index_samples.main(given.files[0], given)
+    options = {word.partition("=")[0] for word in words}
+    if "--coco" in options:
+        with explained():
+            from .index_coco import main as parse_coco
+        return parse_coco(words)
+    if "--verify" in options:
+        return index_samples.verify(words)
+    parser = index_samples.new_parser(add_help=False)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("-o", "--output")
+    given, others = parser.parse_known_args(words)
+    files = [*map(_container, given.files)]
+    # Containers have no other options.
+    if others or not files or any(map(index_samples.is_root, files)):
+        return index_samples.main(words)
     targets: dict[str, str] = {}
-    for file in given.files:
+    for file in files:
         if file != targets.setdefault(target := _target(file, given.output), file):
             what = f"{targets[target]!r} and {file!r} share the index {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
+    return _write_all(targets)
+
+
+def _write_all(targets: Mapping[str, str]) -> int:
+    """Write an index for each container, keyed by the index; return the exit status."""
     failed = done = 0
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
@@ -76,40 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, argparse.ArgumentParser]:
-    """Parse the arguments, and refuse contradictions."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dali_storage index",
-        usage="%(prog)s FILE... [-o DIR]\n       %(prog)s ROOT -o INDEX [options]\n"
-        "       %(prog)s --coco FILE -o DIR [options]\n       %(prog)s --verify INDEX...",
-        description=f"Make the index files of containers: {', '.join(k.name for k in KINDS)}. "
-        "Or make one index of the samples in the class directories of ROOT, a directory or a URL: "
-        "readers.file(file_root=INDEX) then opens without a listing.",
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE|ROOT", help="containers, or one root")
-    where = "where to write; default: beside each container"
-    parser.add_argument("-o", "--output", metavar="DIR|INDEX", help=where)
-    parser.add_argument("--verify", action="store_true", help="read an INDEX and check its CRCs")
-    index_samples.add_options(parser)
-    leave_out = "samples of ROOT to leave out: a list by `python -m dali_storage check`"
-    parser.add_argument("--exclude", metavar="FILE", help=leave_out)
-    given = parser.parse_args(arguments)
-    given.files = [*map(_container, given.files)]
-    roots = [file for file in given.files if index_samples.is_root(file)]
-    if roots and (len(given.files) > 1 or given.output is None):
-        parser.error("a directory or URL gets one index; give one ROOT and -o INDEX")
-    if given.verify and given.output is not None:
-        parser.error("--verify writes nothing; leave out -o")
-    if not roots and any(getattr(given, name) for name in index_samples.OPTIONS):
-        parser.error(f"filters and --backend-option need a ROOT, and {given.files[0]!r} is not one")
-    if not (roots or given.output is None or os.path.isdir(given.output)):
-        for file in given.files:
-            if not os.path.exists(file):  # it may be meant as a root, and -o is right
-                parser.error(f"{file!r} does not exist")
-        parser.error(f"-o {given.output!r} is not a directory; make it first")
-    return given, parser
-
-
 def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
 
@@ -117,23 +114,31 @@ def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
         ValueError: the file is not a container of a known kind, or is damaged.
         OSError: the file cannot be read, or the index cannot be written.
     """
-    kind = kind_of(file)
+    _, lines = kind_of(file).functions()
     with replacing(target) as index:  # opened first: an index may take minutes
-        index.writelines(kind.lines(os.fsencode(file), lambda position: tick(done + position)))
+        index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 
 
 def kind_of(file: str) -> Kind:
     """Return the kind of a container, by its first bytes; ValueError for another file."""
     with open_regular(os.fsencode(file)) as container:
         head = container.read(_HEAD)
+    missing = list[BackendUnavailable]()
     for kind in KINDS:
-        if kind.matches(head):
-            return kind
+        try:
+            with explained():
+                matches, _ = kind.functions()
+        except BackendUnavailable as error:
+            missing.append(error)
+        else:
+            if matches(head):
+                return kind
     *others, last = (kind.name for kind in KINDS)
-    why = archive.compressed(head) if head else "it is empty"
+    why = compressed(head) if head else "it is empty"
     raise ValueError(
         f"{file!r} is not a {', '.join(others)} or {last} file"
         + (f"; {why}" if why else "; give a container, a directory or a URL")
+        + "".join(f"; {error}" for error in missing)
     )
 
 

@@ -18,7 +18,7 @@ from ..samples.locations import location
 
 def main(arguments: Sequence[str]) -> int:
     """Write a dump; errors go to stderr. Returns the exit status."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         options = CocoOptions.of(vars(given))
         source = Source.of(location("--coco", given.coco))
@@ -35,21 +35,22 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of this form."""
+    made = argparse.ArgumentParser(
         prog="python -m dali_storage index",
         description="Check annotations of COCO and parse them once: "
         "readers.coco(preprocessed_annotations=DIR) then starts in a moment. "
         "The options are the arguments of readers.coco, and are stored in DIR.",
     )
-    parser.add_argument("--coco", required=True, metavar="FILE", help="the JSON file, or its URL")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write")
+    made.add_argument("--coco", required=True, metavar="FILE", help="the JSON file, or its URL")
+    made.add_argument("-o", "--output", required=True, metavar="DIR", help="where to write")
     for name in DEFAULTS:
         option = "--" + name.replace("_", "-")
         if name == "images":
-            parser.add_argument(option, nargs="+", metavar="FILE_NAME")
+            made.add_argument(option, nargs="+", metavar="FILE_NAME")
         elif name == "size_threshold":
-            parser.add_argument(option, type=float, metavar="PIXELS")
+            made.add_argument(option, type=float, metavar="PIXELS")
         else:
-            parser.add_argument(option, action=argparse.BooleanOptionalAction)
-    return parser
+            made.add_argument(option, action=argparse.BooleanOptionalAction)
+    return made

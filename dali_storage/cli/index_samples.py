@@ -1,6 +1,6 @@
-"""`python -m dali_storage index ROOT -o FILE`: the index of a directory or of a prefix of objects.
+"""`python -m dali_storage index ROOT -o INDEX`: the index of a directory or of a prefix of objects.
 
-`index_file` defines the format; `readers.file(file_root=FILE)` reads the index.
+`index_file` defines the format; `readers.file(file_root=INDEX)` reads the index.
 """
 
 import argparse
@@ -9,23 +9,28 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bmap_tools.atomic import destination
 
-from ..bad_samples.exclusion import without
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.objects import scheme
 from ..contract.remote import remote_of
 from ..samples import discovery, index_file, listed
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
-OPTIONS = *FILTERS, "backend_option", "exclude"
+_USAGE = """%(prog)s FILE... [-o DIR]
+       %(prog)s ROOT -o INDEX [options]
+       %(prog)s --verify INDEX...
+       %(prog)s --coco FILE -o DIR [options]"""
+new_parser = partial(argparse.ArgumentParser, prog="python -m dali_storage index", usage=_USAGE)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,9 +62,10 @@ def is_root(name: str) -> bool:
     return bool(scheme(os.fsencode(name))) or os.path.isdir(name)
 
 
-def main(root: str, given: argparse.Namespace) -> int:
-    """Write the index of `root`; errors go to stderr. Returns the exit status."""
-    filters = {name: getattr(given, name) for name in FILTERS}
+def main(words: Sequence[str]) -> int:
+    """Write the index of a root; errors go to stderr. Returns the exit status."""
+    given = parser().parse_args(words)
+    root, filters = given.root, {name: getattr(given, name) for name in FILTERS}
     try:
         destination(given.output)  # refuses what is no file before the listing, which may be slow
         location("ROOT", root)  # refuses a URL with a password before it is shown
@@ -67,6 +73,8 @@ def main(root: str, given: argparse.Namespace) -> int:
             print(f"listing {root!r}; this may take minutes", file=sys.stderr)
         catalog = _list(root, dict(given.backend_option), filters)
         if given.exclude is not None:
+            with explained():
+                from ..bad_samples.exclusion import without
             catalog = without(catalog, given.exclude)
         index_file.save(catalog, given.output, listed.filters_as_text(**filters))
     except (BackendUnavailable, OSError, TypeError, ValueError) as error:
@@ -77,10 +85,29 @@ def main(root: str, given: argparse.Namespace) -> int:
     return 0
 
 
-def verify(files: Sequence[str]) -> int:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the form ROOT -o INDEX, whose help is that of all forms."""
+    made = new_parser(
+        description="Make the index of each FILE, a container, beside it or in DIR; its first "
+        "bytes show its kind. Or make one INDEX of the samples in the class directories of ROOT, a "
+        "directory or a URL: readers.file(file_root=INDEX) then opens without a listing. Or "
+        "compare an INDEX with its CRCs. Or check and parse COCO: see --coco FILE --help.",
+    )
+    made.add_argument("root", metavar="ROOT", help="a directory or a URL")
+    made.add_argument("-o", "--output", required=True, metavar="INDEX", help="where to write")
+    add_options(made)
+    leave_out = "samples to leave out: a list by `python -m dali_storage check`"
+    made.add_argument("--exclude", metavar="FILE", help=leave_out)
+    return made
+
+
+def verify(words: Sequence[str]) -> int:
     """Compare indexes with their CRCs; errors go to stderr. Returns the exit status."""
+    parser = new_parser()
+    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("files", nargs="+", metavar="INDEX")
     failed = 0
-    for file in files:
+    for file in parser.parse_args(words).files:
         try:
             index = index_file.CatalogFile(file)
             index.verify()

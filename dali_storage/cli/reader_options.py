@@ -5,7 +5,9 @@ import json
 import os
 from typing import Any
 
+from .. import readers
 from ..contract.errors import BackendUnavailable
+from ..readers.arguments import spec_of
 from ..reading.opening import Opening
 from .index_samples import key_and_value
 
@@ -51,9 +53,6 @@ def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:
     Raises:
         ValueError, TypeError: there is no such reader, or an argument is wrong.
     """
-    from .. import readers  # needs DALI, which other commands do without
-    from ..readers.arguments import spec_of
-
     if not hasattr(getattr(readers, reader, None), "spec"):
         raise ValueError(f"readers has no {reader!r}")
     if "tfrecord" in (reader, arguments.get("reader")):

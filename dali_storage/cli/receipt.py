@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -24,12 +25,17 @@ from bmap_tools.atomic import destination, replacing
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..contract.reader import Reader
-from ..contract.views import Views
-from ..reading.batches import read_batch
+from ..order import OrderOptions
+from ..order.ordering import Ordering
+from ..readers.arguments import Prepared
+from ..readers.batches import ReaderBatches
+from ..reading.opening import Opening
 from ..receipts import values
 from ..receipts.dataset import NAMES, compare, suspects
 from ..receipts.hashing import Hashes
+from ..receipts.ledger import receipts_of
 from ..receipts.values import COLUMNS, ROWS, Receipt, Words
 from ..runtime.machine import processors
 from . import reader_options
@@ -71,13 +77,15 @@ def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
     made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
     with replacing(given.output) as file:
-        catalog, reader, ordering = reader_options.opening_of(**made).open()
+        opening = reader_options.opening_of(**made)
+        catalog, reader, ordering = opening.open()
         with reader:
-            if getattr(ordering, "mixture", None) is not None:
+            if [*ordering.sources] != [None]:
                 what = "a mixture has receipts of its sources or classes"
                 raise ValueError(f"{what}: make that of the files of one of them")
-            hashes = Hashes(catalog, ordering)
-            table, keys, sizes = _hashed(catalog, reader, hashes, given.bytes)
+            table, keys, sizes = _hashed(catalog, reader, Hashes(catalog, ordering))
+        if given.bytes:
+            table = _read(replace(opening, find=lambda *_: catalog))
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
         receipt = values.receipt_of(table, mode=mode, **dataset, shard=None, run={})
         counts = np.unique(keys, return_counts=True)[1]
@@ -122,7 +130,7 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
         catalog, reader, ordering = reader_options.opening_of(made["reader"], arguments).open()
         with reader:
             hashes = Hashes(catalog, ordering)
-            today, keys, sizes = _hashed(catalog, reader, hashes, False, missing=True)
+            today, keys, sizes = _hashed(catalog, reader, hashes, missing=True)
     except reader_options.ERRORS as error:
         hint = f"; {_MOVED}" * isinstance(error, (OSError, TypeError, ValueError))
         console.print_result(f"names need the data set: {error}{hint}")
@@ -152,10 +160,23 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
             console.print_result(f"{kind}{among}: {some}")
 
 
+def _read(opening: Opening) -> Words:
+    """Read each sample once, and return the table of the receipt."""
+    ledger, order = receipts_of("bytes", "cpu", True), OrderOptions(pad_last_batch=True)
+    fmt = Format()  # decodes nothing: a damaged record has bytes, too
+    fmt.labels = False
+    opening = replace(opening, ledger=ledger, order=order, ordering=Ordering, fmt=fmt)
+    with ReaderBatches(Prepared(opening), _BATCH) as batches:
+        with console.bar("reading", len(batches)) as tick:
+            for number, _ in enumerate(batches):
+                tick(number)
+        return values.table_of(batches.receipt(0))
+
+
 def _hashed(
-    catalog: Catalog, reader: Reader, hashes: Hashes, of_bytes: bool, missing: bool = False
+    catalog: Catalog, reader: Reader, hashes: Hashes, missing: bool = False
 ) -> tuple[Words, Words, IntArray]:
-    """Go through the n samples of an open reader.
+    """Go through the n samples of an open reader, without reading them.
 
     Returns:
         The table of a receipt; the halves of the keys' hashes, uint64[n]; and the sizes of the
@@ -174,13 +195,8 @@ def _hashed(
 
     def work(start: int) -> tuple[Words, IntArray]:
         samples = np.arange(start, min(start + _BATCH, catalog.delivered))
-        pieces = catalog.pieces_of(samples)
-        if not of_bytes:
-            sizes = np.asarray(sizes_of(pieces), np.int64)
-            return hashes.rows(samples, sizes, None), sizes
-        batch = read_batch(reader, catalog, pieces, reader.allocate, own.lane)
-        views = Views(batch.buffer, batch.offsets, batch.sizes)
-        return hashes.rows(samples, views.sizes, views.slices()), views.sizes
+        sizes = np.asarray(sizes_of(catalog.pieces_of(samples)), np.int64)
+        return hashes.rows(samples, sizes, None), sizes
 
     table, keys, sizes = np.zeros((ROWS, COLUMNS), np.uint64), list[Words](), list[IntArray]()
     jobs = min(processors(), reader.lanes)

@@ -2,9 +2,25 @@
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Raise `BackendUnavailable` where a family that the block imports, or its package, is missing.
+
+    `families` has the texts.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        from .families import explain
+
+        explain(error)
+        raise
 
 
 class Face(ModuleType):
@@ -17,7 +33,8 @@ class Face(ModuleType):
         if name not in self._places:
             what = f"module {self.__name__!r} has no attribute {name!r}{self._hints.get(name, '')}"
             raise AttributeError(what, name=name, obj=self)
-        module = importlib.import_module(self._places[name], self.__name__)
+        with explained():
+            module = importlib.import_module(self._places[name], self.__name__)
         value = vars(module).get(name, module)  # itself, if it is a package
         setattr(self, name, value)
         return value
@@ -39,10 +56,11 @@ def hold_names(
 
     Args:
         package: the name of the package.
-        places: the module of each name, relative to the package; or a package itself. A module that
-            has the name of a function in it is that function, in the package.
+        places: the names in each module, which is relative to the package; or a package itself. A
+            module that has the name of a function in it is that function, in the package.
         hints: what to use in place of names that do not exist.
     """
     face = sys.modules[package]
-    vars(face).update(_places=dict(places), _hints=dict(hints or {}))
+    found = {name: module for module, names in places.items() for name in names.split()}
+    vars(face).update(_places=found, _hints=dict(hints or {}))
     face.__class__ = Face

@@ -1,7 +1,9 @@
 """Options of backends in one form, and checks of values with one form of message for all."""
 
+import contextlib
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -146,3 +148,15 @@ def dali_flag(argument: str, value: Any, default: bool = False) -> bool:
     if value is None or isinstance(value, (Real, np.bool_)):
         return default if value is None else bool(value)
     raise TypeError(f"{argument} must be True or False, not {value!r}")
+
+
+def stall_seconds(value: Any) -> float | None:
+    """Check the argument stall_after; ValueError unless it is None or some seconds."""
+    if value is None:
+        return None
+    if not isinstance(value, bool) and isinstance(value, Real):
+        with contextlib.suppress(OverflowError):  # of float()
+            if 0 < (seconds := float(value)) < math.inf:
+                return seconds
+    what = "stall_after must be a number of seconds above 0, or None for no warnings"
+    raise ValueError(f"{what}, not {value!r:.80}")

@@ -15,16 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from .errors import INSTALL, BackendUnavailable
+from .faces import explained
 from .objects import scheme
 from .options import require_options
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
-_INSTALL = {
-    "nvidia": INSTALL,
-    "nvidia.dali": INSTALL,
-    "obstore": "pip install 'dali-storage[object-store]'",
-}  # modules whose package has another name
+_INSTALL = {"nvidia": INSTALL, "nvidia.dali": INSTALL}  # whose package has another name
 
 
 def names() -> list[str]:
@@ -74,7 +71,10 @@ def load(name: str | type[Reader]) -> type[Reader]:
         raise ValueError(f"backend {name!r} is offered more than once: {', '.join(sorted(offers))}")
     (point,) = offers.values()
     try:
-        backend = point.load()
+        with explained():
+            backend = point.load()
+    except BackendUnavailable:
+        raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and _is_package(error.name or "", point):
             raise BackendUnavailable(

@@ -2,121 +2,16 @@
 
 `compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`
 and `iterators`; `gpu_memory` and `hold` are for batches that a GPU reads. `executor` adds metadata
-and checkpoints to pipelines, `queries` asks readers for their samples, positions and figures. This
-module is the composition root: it puts the plugs into the slots of a reader. Imports reading/,
-saving/, observing/, bad_samples/, samples/, order/, runtime/ and contract/.
+and checkpoints to pipelines, `queries` asks readers for their samples, positions and figures.
+Imports reading/, saving/, observing/, order/, runtime/ and contract/.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
-
-from ..contract._types import PathLike
-from ..contract.options import dali_flag
-from ..contract.reader import Reader
-from ..observing.observer import Observed, stall_seconds
-from ..reading.buffers import Room
-from ..reading.opening import Find, Opening, host_memory
-from ..reading.slots import Memory
+from ..reading.opening import Opening
 from ..reading.source import BatchStream
-from ..samples import finding
-from ..samples.locations import local_path
-from .arguments import Common
-from .compat import (  # first: refuses other DALIs
-    AS_STORED,
-    SHUFFLE_BITS,
-    TESTED,
-    OpCounter,
-    Pipeline,
-)
+from .compat import TESTED, OpCounter, Pipeline  # first: refuses other DALIs
 from .executor import extend_pipelines
-from .group import DataNode, ReaderGroup, failure, has_other_sources, readers_of
+from .group import DataNode, ReaderGroup
 from .iterators import extend_iterators
-
-__all__ = [
-    "AS_STORED",
-    "SHUFFLE_BITS",
-    "Common",
-    "DataNode",
-    "add_reader",
-    "batch_memory",
-    "failure",
-    "has_other_sources",
-    "leaving_out",
-    "plugs",
-    "samples_of",
-    "source",
-]
-
-
-_OWN_ORDER = "weights", "order", "epoch_size"
-_BAD_SAMPLES = "on_error", "check", "max_replaced", "bad_samples"
-
-
-def plugs(arguments: Common, device: str) -> dict[str, Any]:
-    """Return the contents of the slots of an `Opening` for the arguments of a reader.
-
-    What no argument asks for is not imported.
-
-    Raises:
-        ValueError, TypeError: an argument is wrong; the message has its name and value.
-    """
-    stall_after = stall_seconds(arguments.stall_after)
-    pinned = None if arguments.pinned is None else dali_flag("pinned", arguments.pinned)
-    found: dict[str, Any] = {
-        "observe": partial(Observed, stall_after=stall_after),
-        "memory": partial(batch_memory, pinned=pinned),
-    }
-    given = {name: value for name, value in vars(arguments).items() if value is not None}
-    if own := [name for name in _OWN_ORDER if name in given]:
-        from ..order.sampling.arguments import own_order
-
-        found["ordering"] = own_order(own, given)
-    about = {name: given[name] for name in _BAD_SAMPLES if name in given}
-    if any(value is not getattr(Common, name) for name, value in about.items()):
-        from ..bad_samples.arguments import bad_sample_options
-
-        found["on_error"] = bad_sample_options(about, device)
-    if arguments.receipt is not None:
-        from ..receipts.ledger import receipt_plugs
-
-        found |= receipt_plugs(arguments.receipt, about, device, arguments.pad_last_batch)
-    if arguments.resume is not None:
-        from ..saving import positions
-        from .resume import extend_iterators_to_resume
-
-        extend_iterators_to_resume()
-        found["resume"] = partial(positions.resume, state=arguments.resume)
-    return found
-
-
-def batch_memory(
-    name: str, reader: Reader, gpu: int | None, *, pinned: bool | None = None
-) -> Callable[[Room], Memory]:
-    """Choose the memory of batches: `Opening.memory`. `pinned` is the option of `readers.file`."""
-    if gpu is None and reader.gpu is None and not pinned:
-        return host_memory(name, reader, gpu)
-    from .gpu_memory import choose
-
-    return choose(name, reader, gpu, pinned)
-
-
-def samples_of(arguments: Mapping[str, Any]) -> tuple[Find, list[bytes]]:
-    """Return what finds the samples of `readers.file`, and the paths and URLs that name them.
-
-    Raises:
-        ValueError, TypeError: as `samples.finding.locations()`.
-    """
-    lists = arguments["file_root"], arguments["files"], arguments["file_list"]
-    return partial(finding.find, **arguments), finding.locations(*lists)
-
-
-def leaving_out(exclude: PathLike, find: Find) -> Find:
-    """Return what finds the samples that are not in a list of bad ones."""
-    from ..bad_samples.exclusion import without
-
-    local_path("exclude", exclude)
-    return lambda *known: without(find(*known), exclude)
 
 
 def add_reader(
@@ -150,6 +45,10 @@ def add_reader(
         raise TypeError(f"name must be a string, not {name!r}")
     extend_pipelines()
     extend_iterators()
+    if opening.resume is not None:
+        from .resume import extend_iterators_to_resume
+
+        extend_iterators_to_resume()
     if name is None:  # DALI would generate the same name here, and use up the same number
         number = f"detached_{OpCounter().id}" if pipeline is None else pipeline._next_op_id()
         name = f"__{opening.fmt.schema}_{number}"
@@ -163,19 +62,3 @@ def add_reader(
     for node in nodes if preserve else ():
         pipeline.add_sink(node)
     return nodes
-
-
-def source(pipeline: Pipeline, name: str) -> BatchStream:
-    """The batches of the reader `name` in `pipeline`, which is built if necessary.
-
-    Raises:
-        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
-    """
-    pipeline.build()
-    readers = readers_of(pipeline)
-    if name not in readers:
-        raise ValueError(
-            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: pass "
-            f"name={name!r} to a reader of dali_storage.readers, or use another name"
-        )
-    return readers[name].source(pipeline)

@@ -60,7 +60,6 @@ def pipeline_of(
     order: Mapping[str, Any],
     *,
     batch_size: int,
-    checkpointing: bool = True,
     checkpoint: Any = None,
 ) -> Pipeline:
     """A built pipeline of a reader's outputs, with a seed."""
@@ -69,7 +68,7 @@ def pipeline_of(
         num_threads=1,
         device_id=None,
         seed=1,
-        enable_checkpointing=checkpointing,
+        enable_checkpointing=True,
         checkpoint=checkpoint,
     )
     with pipeline:

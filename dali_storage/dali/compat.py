@@ -19,15 +19,6 @@ from ..contract.errors import INSTALL
 
 OLDEST, NEWEST = (1, 53), (2, 4)  # tested
 
-FEATURES = {
-    "readers.*, iterators, checkpoints, resume": (1, 53),
-    "samples of different sizes without a copy; checkpoints as JSON": (2, 0),
-    "shuffle_after_epoch with 64-bit random numbers": (2, 2),
-    "dynamic.readers.*": (2, 2),
-    "dynamic.readers.* with capture=True": (2, 3),
-}
-"""The first version with each feature; docs/dali-versions.md has the same table."""
-
 _DISTRIBUTIONS = [
     f"nvidia-dali{it}-cuda{n}0" for it in ("", "-nightly", "-weekly") for n in (11, 12, 13)
 ]
@@ -149,19 +140,6 @@ def load(data: str | bytes) -> dict[str, Any]:
 def dump(data: dict[str, Any]) -> str | bytes:
     """The inverse of `load()`."""
     return json.dumps(data) if has((2, 0)) else pickle.dumps(data)
-
-
-def own_reader(name: str) -> Any:
-    """DALI's class of a reader; called at import, because the name may later be our reader's.
-
-    Raises:
-        ImportError: the name is already replaced.
-    """
-    found = getattr(importlib.import_module("nvidia.dali.ops").readers, name)
-    if found.__module__ != "nvidia.dali.ops.readers":
-        what = f"nvidia.dali.ops.readers.{name} is {found!r}"
-        raise ImportError(f"{what}: import dali_storage.readers before replacing DALI's reader")
-    return found
 
 
 def _names(owner: Any) -> set[str]:

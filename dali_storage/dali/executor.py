@@ -9,6 +9,7 @@ from nvidia.dali.backend import Pipeline as Executor
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.base_iterator import _DaliBaseIterator
 
+from ..contract.faces import explained
 from . import compat
 from .group import ReaderGroup, readers_of
 from .seeds import with_takers
@@ -98,11 +99,12 @@ def _refuse_to_serialize(original: _Method, pipeline: Any, readers: _Readers) ->
     )
 
 
+@explained()
 def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) -> Any:
-    from ..saving import positions
+    from ..saving.positions import checkpoint as checkpoint_of
 
     states = {
-        name: positions.checkpoint(group.source(pipeline), pipeline._batches_to_consume)
+        name: checkpoint_of(group.source(pipeline), pipeline._batches_to_consume)
         for name, group in readers.items()
     }
     data = compat.load(checkpoint.pipeline_data)
@@ -111,8 +113,9 @@ def _save(original: _Method, pipeline: Any, readers: _Readers, checkpoint: Any) 
     return original(checkpoint)
 
 
+@explained()
 def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: bytes) -> Any:
-    from ..saving import positions
+    from ..saving.positions import restore
     from .resume import extend_iterators_to_resume
 
     extend_iterators_to_resume()
@@ -124,5 +127,5 @@ def _restore(original: _Method, pipeline: Any, readers: _Readers, serialized: by
                 f"reader {name!r}: the checkpoint has no position of this reader, because another "
                 "pipeline made it; use a checkpoint of this pipeline"
             )
-        positions.restore(group.source(pipeline), states[name])
+        restore(group.source(pipeline), states[name])
     return checkpoint

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -53,8 +52,6 @@ _Hold: TypeAlias = Callable[[Sequence[Contents]], object] | None
 """Holds each page-locked batch until a GPU has read it."""
 
 _NO_GPU = contextlib.nullcontext()
-
-_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 LABELS, INDEX, SOURCE = "labels", "index", "source"  # beside the outputs of the format, by number
 
@@ -267,8 +264,8 @@ class Delivery:
         self._steps: list[Callable[[], object]] = [
             partial(feed, name, *outputs[output]) for name, output in inputs.items()
         ]
-        if source.ledger is not None:
-            self._steps.append(source.ledger.giving(source, batch, pipeline._batches_to_consume))
+        for note in source.ledger.notes:
+            self._steps.append(note(source, batch, pipeline._batches_to_consume))
         self._steps.append(source.position.advance(pipeline._batches_to_consume))
         if hold is not None:
             # First: kept before DALI can queue a copy.
@@ -353,13 +350,6 @@ _DECODERS = {
     for name in ["Audio", "Image", "ImageCrop", "ImageRandomCrop", "ImageSlice", "Numpy", "Video"]
 } | {"nvidia.dali.ops.PeekImageShape"}
 """Not the whole modules, which may also contain operators of plugins."""
-
-
-def failure(error: Exception) -> str:
-    """DALI's message about a failed operator, without its place in the code."""
-    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
-    text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
-    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
 
 
 def has_other_sources(pipeline: Pipeline) -> bool:

@@ -1,17 +1,36 @@
 """Questions to the readers of a pipeline, and changes: names of `dali_storage` and `readers`."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..contract.catalog import Catalog
+from ..contract.faces import explained
 from ..contract.objects import full_path
-from ..observing.observer import observed
-from ..observing.statistics import ReaderStatistics
-from ..saving import positions
-from ..saving import weights as mixing
-from . import source
+from ..observing.statistics import ReaderStatistics, figures
+from ..reading.source import BatchStream
 from .compat import Pipeline
+from .group import readers_of
 from .iterators import not_delivered
+
+
+def source(pipeline: Pipeline, name: str) -> BatchStream:
+    """The batches of the reader `name` in `pipeline`, which is built if necessary.
+
+    Raises:
+        ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
+    """
+    pipeline.build()
+    readers = readers_of(pipeline)
+    if name not in readers:
+        raise ValueError(
+            f"the pipeline has no reader {name!r} of dali_storage; it has {sorted(readers)}: pass "
+            f"name={name!r} to a reader of dali_storage.readers, or use another name"
+        )
+    return readers[name].source(pipeline)
+
+
+_ITS_PLACE = r"C\+\+ context|Stacktrace|Current pipeline object"  # DALI's additions to errors
 
 _stream = source  # where an argument has this name
 
@@ -60,6 +79,7 @@ def last_batch(pipeline: Pipeline, name: str) -> list[list[tuple[int, str]]]:
     return [[(it, full_path(samples.path(it * samples.pieces))) for it in its] for its in batches]
 
 
+@explained()
 def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """The position of the reader `name` in its epoch, for `resume` on any number of ranks.
 
@@ -74,8 +94,10 @@ def state(pipeline: Pipeline, name: str) -> dict[str, Any]:
             reader does not pad its last batches; or it shuffles on several ranks by the seed of
             the pipeline, which may differ between them.
     """
+    from ..saving.positions import state as state_of
+
     reader = source(pipeline, name)
-    saved = positions.state(reader, not_delivered(pipeline))
+    saved = state_of(reader, not_delivered(pipeline))
     if saved["seed"] is None:
         raise ValueError(
             f"{reader}: its seed comes from the pipeline and may differ between ranks, but a state "
@@ -106,9 +128,10 @@ def receipt(
             is unknown.
     """
     stream = _stream(pipeline, name)
-    return positions.receipt(stream, not_delivered(pipeline), epoch, source)
+    return stream.ledger.receipt(stream, not_delivered(pipeline), epoch, source)
 
 
+@explained()
 def set_weights(
     pipeline: Pipeline, name: str, weights: Mapping[Any, Any], at: int | None = None
 ) -> int:
@@ -131,9 +154,12 @@ def set_weights(
         ValueError, TypeError: the weights are wrong; the pipeline has requested batches from `at`
             on; or the reader has no weights.
     """
-    return mixing.set_weights(source(pipeline, name), weights, at)
+    from ..saving.weights import set_weights as change
+
+    return change(source(pipeline, name), weights, at)
 
 
+@explained()
 def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     """Return the numbers of samples and of whole passes that each source has given.
 
@@ -143,7 +169,9 @@ def progress(pipeline: Pipeline, name: str) -> dict[Any, tuple[int, int]]:
     Raises:
         ValueError: the reader has no weights, or the pipeline has no such reader.
     """
-    return mixing.progress(source(pipeline, name), not_delivered(pipeline))
+    from ..saving.weights import progress as progress_of
+
+    return progress_of(source(pipeline, name), not_delivered(pipeline))
 
 
 def statistics(pipeline: Any, name: str) -> ReaderStatistics:
@@ -161,4 +189,11 @@ def statistics(pipeline: Any, name: str) -> ReaderStatistics:
     Raises:
         ValueError: the pipeline has no reader of this name made by `dali_storage.readers`.
     """
-    return observed(source(pipeline, name).observer).statistics
+    return figures(source(pipeline, name).observer)
+
+
+def failure(error: Exception) -> str:
+    """DALI's message about a failed operator, without its place in the code."""
+    operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
+    text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from nvidia.dali.backend import OpSpec
 from nvidia.dali.pipeline import Pipeline
 
-from ..order.libstdcxx import seed_words
-
 _TABLE = 1024  # seeds of a pipeline; then the table repeats
 
 _WITH_CHECKPOINTS = 0
@@ -45,6 +43,8 @@ def inherited_seed(pipeline: Pipeline, group: object) -> tuple[int, bool]:
 
 @functools.lru_cache(8)
 def _table(seed: int) -> list[int]:
+    from ..order.libstdcxx import seed_words
+
     return seed_words(seed, _TABLE)
 
 

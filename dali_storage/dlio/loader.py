@@ -13,12 +13,11 @@ import numpy as np
 from dlio_benchmark.common.enumerations import DataLoaderSampler, DatasetType, FormatType, Shuffle
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 from dlio_benchmark.utils.utility import DLIOMPI
-from nvidia.dali import tfrecord
 
 from .. import readers
 from ..contract._types import IntArray
-from ..readers.arguments import spec_of
-from ..reading.source import BatchStream
+from ..contract.catalog import Catalog
+from ..readers.batches import ReaderBatches
 
 _IMAGES, _ARRAYS = (FormatType.JPEG, FormatType.PNG), (FormatType.NPY, FormatType.NPZ)
 
@@ -46,7 +45,6 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
         self.options = {
             "backend": os.environ.get("DALI_STORAGE_BACKEND") or None,
             "backend_options": _backend_options(os.environ.get("DALI_STORAGE_OPTIONS") or "{}"),
-            "name": "Reader",
             "prefetch_queue_depth": max(1, args.prefetch_size),
         }
 
@@ -80,12 +78,10 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
 
     def batches(self) -> Generator[Any, None, None]:
         """The same, in the thread that calls it."""
-        with closing(self.stream(self.samples())) as stream:
-            self.open(stream)
-            stream.start(device_id=None)
-            for step in range(self.steps):
-                stream.position.seek(step)
-                yield list(map(np.asarray, stream.batch().outputs[0]))
+        with self.reader(self.samples()) as batches:
+            self.require_counts(batches.catalog)
+            for batch in batches:
+                yield [*batch.data]
 
     def samples(self) -> IntArray:
         """The numbers of this rank's samples in the list of DLIO's files, in their order."""
@@ -97,13 +93,15 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
             np.random.RandomState(seed).shuffle(found)
         return found[: self.steps * self.batch_size]
 
-    def stream(self, samples: IntArray) -> BatchStream:
-        """The batches of these samples, not opened yet; nothing is read after the last one."""
+    def reader(self, samples: IntArray) -> ReaderBatches:
+        """The batches of these samples."""
         args, count = self._args, self._args.num_samples_per_file
         files = args.file_list_train if self.train else args.file_list_eval
         given: dict[str, Any] = dict(self.options)
         reader: Any = readers.file
         if self.format_type is FormatType.TFRECORD:
+            from nvidia.dali import tfrecord
+
             first, last = int(samples.min()) // count, int(samples.max()) // count
             index, files = f"{args.data_folder}/index/{self.dataset_type}", files[first : last + 1]
             given |= {
@@ -119,20 +117,15 @@ class DlioLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types
                 given, reader = given | {"members": "x"}, readers.npz
             elif self.format_type is FormatType.NPY:
                 reader = readers.numpy
-        stream = BatchStream("Reader", spec_of(reader).prepare(**given).opening)
-        stream.configure(batch_size=self.batch_size, seed=0, checkpointing=False)
-        stream.position.successor = lambda step: min(step + 1, self.steps - 1)
-        return stream
-
-    def open(self, stream: BatchStream) -> None:
-        """Open it; refuse, by name, a file with another number of records than DLIO expects."""
-        count = self._args.num_samples_per_file
         try:
-            found = stream.open().catalog
+            return readers.batches(reader, batch_size=self.batch_size, **given)
         except ValueError as error:
             error.add_note(f"dataset.num_samples_per_file is {count}")
             raise
-        has = found.containers
+
+    def require_counts(self, found: Catalog) -> None:
+        """Refuse, by name, a file with another number of records than DLIO expects."""
+        count, has = self._args.num_samples_per_file, found.containers
         if has is not None and (wrong := np.flatnonzero(has != count)).size:
             path = os.fsdecode(found.file_path(int(wrong[0])))
             what = f"dataset.num_samples_per_file is {count}, but {path!r} has {has[wrong[0]]}"

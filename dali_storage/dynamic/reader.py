@@ -8,26 +8,52 @@ by a `BatchStream`. So epochs, samples, shards, states and errors are DALI's own
 import contextlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import nvidia.dali.experimental.dynamic as ndd
 from nvidia.dali.experimental.dynamic import _op_builder, _ops
 
+from .. import readers
 from ..contract.options import dali_flag, require_integer
 from ..dali import add_reader, compat
 from ..dali.self_test import require_same_order
 from ..dali.source_info import Names
 from ..order.resuming.state import read_checkpoint
-from ..readers.arguments import spec_of, takes_arguments
+from ..readers.arguments import (
+    DaliArguments,
+    IgnoredArguments,
+    ReadingArguments,
+    refuse_unknown,
+    spec_of,
+)
 from ..saving import positions
 from .reading_operator import LockedStream, ReadingOperator
 
-_POSITIONAL = "max_batch_size", "name", "device"
+_IN_GRAPHS = DaliArguments.__annotations__.keys() - ReadingArguments.__annotations__
+_IN_GRAPHS -= IgnoredArguments.__annotations__.keys()
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+
+def _of_all(
+    max_batch_size: int | None = None,
+    name: str | None = None,
+    device: object = "cpu",
+    *,
+    enable_checkpointing: bool = False,
+) -> None:
+    """The arguments that readers of dynamic mode have beside those of `readers`."""
+
+
+class _Signature:
+    """The arguments of a constructor: of a function of `readers`, but for those of graphs."""
+
+    def __get__(self, _: object, owner: type["DynamicReader"]) -> inspect.Signature:
+        function = getattr(readers, owner._function)
+        own, of_reader = (inspect.signature(it).parameters for it in (_of_all, function))
+        by_name = [it.replace(kind=it.KEYWORD_ONLY) for it in of_reader.values()]
+        shown = [it for it in by_name if it.name not in own.keys() | _IN_GRAPHS]
+        return inspect.Signature([*own.values(), *shown])
 
 
 class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
@@ -55,17 +81,35 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
     _init_spec = None
     """DALI's specification of types before the batch is ready. None: wait for the batch."""
 
-    def __init__(self, reader: Any, arguments: Mapping[str, Any]) -> None:
+    __signature__ = _Signature()
+    _function: ClassVar[str]
+
+    def __init_subclass__(cls, *, reader: str | None = None, **more: object) -> None:
+        """Give the class the arguments of a function of `readers`, imported at the first use."""
+        super().__init_subclass__(**more)
+        if reader is not None:
+            cls._function = reader
+
+    def __init__(self, *args: object, **given: Any) -> None:
         """Open nothing yet; the samples are found by the first batch or `get_metadata()`.
 
+        As in DALI, a type may be of `ndd`, and numbers a tensor.
+
         Args:
-            reader: the function of `readers`.
-            arguments: those of the user, by name. As in DALI, a type may be of `ndd`, and numbers a
-                tensor.
+            *args: `max_batch_size`, `name` and `device`.
+            max_batch_size: the batch size for `next_epoch()`; by default set by its first call.
+            name: the name in error messages.
+            device: must be "cpu"; `data.gpu()` copies a batch.
+            seed: as in DALI, -1 by default, a seed like any other.
+            enable_checkpointing: enables `get_state()`. As in DALI, True changes the order of
+                `shuffle_after_epoch`.
+            **given: arguments of the function of `readers`.
 
         Raises:
             ValueError, TypeError: an argument is wrong; the message has its name and value.
         """
+        refuse_unknown(type(self).__name__, given, self.__signature__.parameters)
+        arguments = self.__signature__.bind(*args, **given).arguments
         given = {name: _plain(name, value) for name, value in arguments.items()}
         name, max_batch_size = given.pop("name", None), given.pop("max_batch_size", None)
         device, checkpointing = given.pop("device", "cpu"), given.pop("enable_checkpointing", False)
@@ -82,7 +126,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
         dali_flag("lazy_init", given.get("lazy_init"))
         if given.get("source_info") is None:  # no graph shows whether anyone asks
             given["source_info"] = False
-        opening = spec_of(reader).prepare(**given).opening
+        opening = spec_of(getattr(readers, self._function)).prepare(**given).opening
         order = opening.order
         super().__init__(
             max_batch_size,
@@ -109,7 +153,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
             compat.require(f"{what} (compile=True in DALI 2.2)", (2, 3), NotImplementedError)
         return super().next_epoch(*arguments, **named)
 
-    def set_state(self, state: Any) -> None:
+    def set_state(self, state: object) -> None:
         """Resume from a call of `get_state()`; before the first batch, as with DALI's reader.
 
         Raises:
@@ -144,13 +188,13 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
 
     # The methods of DALI's reader call the following.
 
-    def _infer_num_outputs(self, *_: Any, **__: Any) -> int:
+    def _infer_num_outputs(self, *_: object, **__: object) -> int:
         return len(self._opening.fmt.outputs) + self._opening.fmt.labels
 
-    def _infer_output_devices(self, *_: Any, **__: Any) -> list[Any]:
+    def _infer_output_devices(self, *_: object, **__: object) -> list[object]:
         return [ndd.Device("cpu")] * self._infer_num_outputs()
 
-    def _init_backend(self, ctx: Any, inputs: Any, args: Any) -> None:
+    def _init_backend(self, ctx: object, inputs: object, args: object) -> None:
         with self._lock:
             if self._op_backend is not None:
                 return
@@ -169,7 +213,7 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
             names = Names(self._source, self._opening.source_info)
             self._op_backend = ReadingOperator(self._source, batch_size, names)
 
-    def _run(self, *arguments: Any, **named: Any) -> Any:
+    def _run(self, *arguments: object, **named: object) -> Any:
         """A call's batch. DALI copies an error from its text, except in synchronous calls."""
         try:
             return super()._run(*arguments, **named)
@@ -179,32 +223,13 @@ class DynamicReader(_ops.Reader):  # type: ignore[misc]  # DALI has no types
                 raise
             raise kind(str(error)) from error
 
-    def _wire_pipeline(self, source: Any) -> tuple[Any, ...]:
+    def _wire_pipeline(self, source: object) -> tuple[object, ...]:
         """With `capture=True`, go on in the pipeline that DALI makes from the loop's body."""
         return add_reader(self._name, self._opening, stream=self._source, lazy=True)
 
-    def _transfer_into(self, pipe: Any) -> bool:
+    def _transfer_into(self, pipe: object) -> bool:
         self._transferred = True
         return True
-
-
-def constructs(reader: Any) -> Callable[[_F], _F]:
-    """Make the constructor of a dynamic reader from a function with the constructor's signature.
-
-    The arguments in `**given` have the defaults of the reader.
-    """
-
-    def decorate(function: _F) -> _F:
-        taking = takes_arguments(spec_of(reader).defaults)(function)
-
-        @wraps(taking)
-        def construct(self: Any, *args: Any, **given: Any) -> None:
-            taking(self, *args, **given)  # refuses wrong calls
-            DynamicReader.__init__(self, reader, dict(zip(_POSITIONAL, args, strict=False)) | given)
-
-        return construct  # type: ignore[return-value]
-
-    return decorate
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -232,7 +257,7 @@ def _made_of_text(error: type[Exception]) -> type[Exception]:
     return Exception if error is Exception else RuntimeError
 
 
-def _required(constructor: Any) -> dict[str, None]:
+def _required(constructor: Callable[..., object]) -> dict[str, None]:
     """The arguments of DALI's constructor without a default, used only by DALI's operator."""
     parameters = inspect.signature(constructor).parameters.values()
     return {each.name: None for each in parameters if each.default is each.empty}

@@ -24,6 +24,13 @@ MOST = 2**63 - 1
 """The size of a missing file: more bytes than any file has."""
 _AT_ONCE = 64  # indexes or parts in memory at the same time
 _LANES, _A_LANE = 16, 4  # threads, which wait for the storage; parts that one reads at a time
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def compressed(head: bytes) -> str:
+    """Return a message for the first bytes of a compressed file; "" for others."""
+    names = (name for magic, name in _COMPRESSED.items() if head.startswith(magic))
+    return "".join(f"it is compressed with {name}; decompress it" for name in names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,14 +33,13 @@ __all__ = [
 hold_names(
     __name__,
     {
-        "Loader": ".loop.loader",
-        "LoaderStats": ".loop.stats",
-        "Shard": "..ranks",
-        "cifar10": ".datasets.cifar",
-        "cifar100": ".datasets.cifar",
-        "image_folder": ".datasets.folders",
-        "imagenet": ".datasets.imagenet",
-        "presets": ".transforms.presets",
-        "transforms": ".transforms",
+        "..ranks": "Shard",
+        ".datasets.cifar": "cifar10 cifar100",
+        ".datasets.folders": "image_folder",
+        ".datasets.imagenet": "imagenet",
+        ".loop.loader": "Loader",
+        ".loop.stats": "LoaderStats",
+        ".transforms": "transforms",
+        ".transforms.presets": "presets",
     },
 )

@@ -1,8 +1,8 @@
-"""Observers of a reader: what its threads do, for how long, and warnings when nothing goes on.
+"""The observer of a reader: what its threads do, for how long, and warnings when one hangs.
 
-In the order to read: `activity` (the stages of each thread), `tally` (the counters), `stalls` (the
-watchdog). Loaded when asked for: `statistics` (the figures for the user), `reporting` (the text of
-reports and warnings), `kernel` (a thread and a mount in /proc), `signals` (the report by a signal).
-`dali` puts an observer into every reader; a reader works without one.
+Begin with `meter`, the only module that a reader needs; `dali` puts a `Meter` into every reader.
+Loaded when asked for, or when a thread hangs: `statistics` (the figures for the user), `stalls`
+(the warnings), `reporting` (the text of warnings and reports), `kernel` (a thread and a mount in
+/proc), `signals` (the report by a signal).
 Imports reading/, runtime/ and contract/.
 """

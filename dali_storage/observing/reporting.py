@@ -1,4 +1,4 @@
-"""The text of reports and of warnings of stalls."""
+"""The text about threads in reports and in warnings of stalls."""
 
 from __future__ import annotations
 
@@ -8,39 +8,22 @@ import threading
 import time
 from collections.abc import Iterable
 
-from .activity import Activity
+from ..contract.stages import Activity
 from .kernel import mount_of, thread_state
-from .statistics import ReaderStatistics
-from .tally import Watched
 
 
-def report(readers: Iterable[Watched], now: int) -> str:
-    """The present activity of each thread of some readers, and the readers' statistics."""
-    readers = [*readers]
-    head = f"dali_storage: {len(readers)} open readers in process {os.getpid()}\n"
-    return head + "".join(_about(each, now) for each in readers)
-
-
-def paragraph(watched: Watched, head: str, now: int, more: Iterable[str] = ()) -> str:
-    """The name of a reader with a `head`, `more` lines, and a line for each thread at work."""
-    lines = [f"{watched.name}: {head}", *more, *_threads(watched, now)]
+def paragraph(head: str, threads: Iterable[Activity], now: int, more: Iterable[str] = ()) -> str:
+    """A `head` that names a reader, `more` lines, and a line for each thread at work."""
+    lines = [head, *more, *_threads(threads, now)]
     return "".join(f"{_printable(line)}\n" for line in lines)
 
 
-def _about(watched: Watched, now: int) -> str:
-    if watched.tally is None:
-        return paragraph(watched, "no batches", now)
-    counted = watched.tally.statistics
-    choices = [f"  {name}: {value}" for name, value in counted.choices.items()]
-    return paragraph(watched, _delivered(counted), now, choices)
-
-
-def _threads(watched: Watched, now: int) -> list[str]:
+def _threads(threads: Iterable[Activity], now: int) -> list[str]:
     """A line for each thread at work, and one for all that are idle."""
     busy, idle = list[str](), list[str]()
-    for each in watched.activities:
-        if current := each.current:
-            busy.append(f"  {each.name}: {_at_work(each, *current, now)}")
+    for each in threads:
+        if current := each.log[-1:]:  # one step: it may end meanwhile
+            busy.append(f"  {each.name}: {_at_work(each, *current[0], now)}")
         else:
             idle.append(each.name)
     return [*busy, f"  idle: {', '.join(idle)}"] if idle else busy
@@ -49,7 +32,7 @@ def _threads(watched: Watched, now: int) -> list[str]:
 def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     seconds = max(now - began, 0) / 1e9  # it may have begun since the clock was read
     since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
-    about, thread = activity.describe(), activity.thread
+    about, thread = activity.described, activity.native_id
     parts = [f"{stage} for {seconds:.1f} s, since {since}"]
     number = activity.batch
     parts += [] if number is None or number < 0 else [f"batch {number}"]
@@ -61,11 +44,6 @@ def _at_work(activity: Activity, stage: str, began: int, now: int) -> str:
     mount = mount_of(os.fsencode(name))
     kernel = f"thread {thread} {thread_state(thread)}"
     return "; ".join([", ".join(parts), kernel, *([str(mount)] if mount else [])])
-
-
-def _delivered(counted: ReaderStatistics) -> str:
-    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
-    return f"{counted.summary}; p50/p99 in ms: {', '.join(took) or 'none'}"
 
 
 def _printable(line: str) -> str:

@@ -1,18 +1,19 @@
-"""The report of all readers, when a signal asks for it."""
+"""The report of all readers, also when a signal asks for it."""
 
 import contextlib
 import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from . import (
-    reporting,  # noqa: F401  (a handler of a signal imports nothing)
-    stalls,
-)
+# All of it now: a handler of a signal imports nothing.
+from . import meter
+from .reporting import paragraph
+from .statistics import figures
 
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 """Of the code itself: a handler in Python returns to the same fault."""
@@ -28,7 +29,9 @@ def report() -> str:
     channel in the kernel; file system and server of the mount. Takes no lock, opens no file of the
     user, and may be called in any thread.
     """
-    return stalls.WATCHDOG.report()
+    readers = [*meter.OPEN.readers.copy().values()]
+    head = f"dali_storage: {len(readers)} open readers in process {os.getpid()}\n"
+    return head + "".join(map(_about, readers))
 
 
 def report_on(number: int) -> None:
@@ -60,6 +63,17 @@ def report_on(number: int) -> None:
         signal.signal(number, _Handler(before if callable(before) else None))
     except OSError as error:
         raise ValueError(f"{where}: {signal.Signals(number).name} has no handlers") from error
+
+
+def _about(reader: meter.Meter) -> str:
+    title, now = reader.title, time.monotonic_ns()
+    if reader.room is None:
+        return paragraph(f"{title}: no batches", reader.threads, now)
+    counted = figures(reader)
+    took = [f"{name} {1e3 * it.p50:.1f}/{1e3 * it.p99:.1f}" for name, it in counted.times.items()]
+    what = f"{counted.summary}; p50/p99 in ms: {', '.join(took) or 'none'}"
+    choices = [f"  {name}: {value}" for name, value in counted.choices.items()]
+    return paragraph(f"{title}: {what}", reader.threads, now, choices)
 
 
 class _Handler:

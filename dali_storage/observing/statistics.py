@@ -5,13 +5,31 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from time import monotonic_ns
 from typing import Any
 
+from ..reading.buffers import Room
+from ..reading.slots import Observer
 from ..runtime.histogram import Histogram
-from .activity import SlowBatch
+from .meter import OPEN, SLOWEST, OpenReaders, meter_of
 
 _NS = 1e-9  # seconds
 _FEWEST = 20  # batches: the first ones are never ready
+
+
+@dataclass(frozen=True, slots=True)
+class SlowBatch:
+    """A slow batch.
+
+    Attributes:
+        seconds: the time of its longest stage.
+        stage: this stage.
+        name: the first sample and the number of the others, of all batches that were read at once.
+    """
+
+    seconds: float
+    stage: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +152,53 @@ class ReaderStatistics:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_live"}
+
+
+def figures(observer: Observer) -> ReaderStatistics:
+    """Return the figures of a reader until now; zeros before it reads."""
+    meter = meter_of(observer)
+    if meter.room is None:
+        return ReaderStatistics().of(meter)
+    times = {name: StageTimes.of(it) for name, it in sorted(meter.histograms().items())}
+    slow, ready = [it for thread in meter.threads for it in thread.slow], meter.ready.copy()
+    return ReaderStatistics(
+        batches=meter.batches,
+        bytes=meter.nbytes,
+        wait_seconds=times.get("waiting", StageTimes()).total,
+        depth=meter.room.ahead,
+        ready=sum(n * count for n, count in enumerate(ready)) / max(meter.batches, 1),
+        replaced=len(meter.bad),
+        times=times,
+        ready_counts=tuple(ready) if meter.batches else (),
+        slowest=tuple(SlowBatch(*it) for it in sorted(slow, reverse=True)[:SLOWEST]),
+        choices=meter.choices | _limits(meter.room),
+        seconds=(monotonic_ns() - meter.since) * _NS,
+    ).of(meter)
+
+
+def _limits(room: Room) -> dict[str, str]:
+    found = {"buffer_bytes": str(room.limit)}
+    if (ahead := room.ahead) < room.depth:
+        why = f"for {room.depth} batches of {room.largest:,} bytes, buffer_bytes is too small"
+        found["depth"] = f"{ahead} ({f'batches {room.shortage}' if room.short else why})"
+    return found
+
+
+def metrics(readers: OpenReaders = OPEN) -> dict[str, float]:
+    """Return the figures of all open readers of this process, for TensorBoard, W&B and MLflow.
+
+    Returns:
+        Numbers by names such as "dali_storage/Reader/waiting_p99_seconds". Readers of the same name
+        are numbered, as in "Reader-2".
+    """
+    found: dict[str, float] = {}
+    for reader, meter in readers.readers.copy().items():
+        its, start = figures(meter), f"dali_storage/{reader}"
+        for name in ("batches", "bytes", "wait_seconds", "depth", "ready", "replaced"):
+            found[f"{start}/{name}"] = float(getattr(its, name))
+        for stage, times in its.times.items():
+            found[f"{start}/{stage}_count"] = float(times.count)
+            found[f"{start}/{stage}_total_seconds"] = times.total
+            for name in ("p50", "p95", "p99", "max"):
+                found[f"{start}/{stage}_{name}_seconds"] = getattr(times, name)
+    return found

@@ -1,12 +1,14 @@
 """Drop-in classes for `nvidia.dali.ops.readers`, with a choice of storage backend."""
 
 import inspect
+import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nvidia.dali.pipeline import do_not_convert
 
-from .. import readers
+from .. import readers as functions  # a name that `ops` does not hold
+from ..contract.errors import BackendUnavailable
 from ..readers.arguments import refuse_unknown
 
 __all__ = [
@@ -63,7 +65,8 @@ def _not_none(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _operator(name: str, reader: Any) -> type[ReaderOperator]:
+def _operator(name: str) -> type[ReaderOperator]:
+    reader = getattr(functions, _FUNCTIONS[name.lower()])
     doc = f"`readers.{reader.__name__}` as a class, see `ReaderOperator`."
     members = {"__module__": __name__, "__doc__": doc, "__signature__": inspect.signature(reader)}
     if hasattr(reader, "_schema_name"):
@@ -71,18 +74,32 @@ def _operator(name: str, reader: Any) -> type[ReaderOperator]:
     return type(name, (ReaderOperator,), members | {"reader": staticmethod(reader)})
 
 
-COCO = _operator("COCO", readers.coco)
-Caffe = _operator("Caffe", readers.caffe)
-Caffe2 = _operator("Caffe2", readers.caffe2)
-Columns = _operator("Columns", readers.columns)
-File = _operator("File", readers.file)
-Lmdb = _operator("Lmdb", readers.lmdb)
-MXNet = _operator("MXNet", readers.mxnet)
-Manifest = _operator("Manifest", readers.manifest)
-NemoAsr = _operator("NemoAsr", readers.nemo_asr)
-Npz = _operator("Npz", readers.npz)
-Numpy = _operator("Numpy", readers.numpy)
-Records = _operator("Records", readers.records)
-Sequence = _operator("Sequence", readers.sequence)
-TFRecord = _operator("TFRecord", readers.tfrecord)
-Webdataset = _operator("Webdataset", readers.webdataset)
+def refusing(name: str, missing: BackendUnavailable) -> type[ReaderOperator]:
+    """Make a class in the place of one whose family is missing: every use raises the error."""
+
+    def reader(*_: Any, **__: Any) -> Any:
+        raise BackendUnavailable(missing.reason, missing.remedy)
+
+    reader.__name__ = _FUNCTIONS[name.lower()]
+    return type(name, (ReaderOperator,), {"reader": staticmethod(reader), "__init__": reader})
+
+
+if TYPE_CHECKING:
+    _Operator: type[ReaderOperator] = ReaderOperator
+    COCO = Caffe = Caffe2 = Columns = File = Lmdb = MXNet = Manifest = _Operator
+    NemoAsr = Npz = Numpy = Records = Sequence = TFRecord = Webdataset = _Operator
+
+_FUNCTIONS = {name.replace("_", ""): name for name in functions.__all__}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[ReaderOperator]:  # a class is made when it is first used
+        if name in __all__:
+            return globals().setdefault(name, _operator(name))  # the first, of two threads
+        what = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(what, name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return [*{*globals(), *__all__}]

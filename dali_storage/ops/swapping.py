@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import nvidia.dali as dali
 from nvidia.dali.pipeline import do_not_convert
 
+from ..contract.errors import BackendUnavailable
 from ..readers.arguments import DaliArguments, refuse_unknown
 from . import readers
 
@@ -78,7 +79,10 @@ def _set_names() -> None:
     """Set DALI's names to our readers or, with no block open, back to the earlier objects."""
     classes, functions = dali.ops.readers, dali.fn.readers
     for name in set(readers.__all__) & set(dir(classes)):
-        ours = getattr(readers, name)
+        try:
+            ours = getattr(readers, name)
+        except BackendUnavailable as error:  # refuses when it is used
+            ours = readers.refusing(name, error)
         key = ours.reader.__name__
         if name not in _swaps:
             real = getattr(classes, name), getattr(functions, key)

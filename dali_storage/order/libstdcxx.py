@@ -13,15 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract._types import IntArray
+from .shards import Indices
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 """uint64[n], outputs of an engine: of 64 bits, or of 32 bits in the low half."""
 
 WordSource: TypeAlias = Callable[[int], Words]
 """An engine: called with n, it returns its next n outputs."""
-
-Indices: TypeAlias = npt.NDArray[np.int32] | IntArray
-"""Indices of a list, in the smaller type if they fit."""
 
 _WORD32 = 0xFFFF_FFFF
 _WORD64 = 0xFFFF_FFFF_FFFF_FFFF

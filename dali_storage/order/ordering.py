@@ -1,5 +1,6 @@
 """The slot for the order of a reader's samples, with DALI's order in it."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -70,6 +71,11 @@ class Ordering:
     def changes(self) -> list[Any]:
         """The changes while running, for `replay()`. DALI's order has none."""
         return []
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """The names of the sources of a mixture; [None]: there is one source."""
+        return [None]
 
     def members(self, sample: int) -> IntArray | range:
         """Return the possible replacements of a bad sample, ascending."""

@@ -6,15 +6,18 @@ the start of an epoch in the stream, and the entry at a position. With `pad_last
 starts with a new batch, and all have the same number of batches.
 """
 
-from typing import Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..contract._types import IntArray
-from .libstdcxx import Indices
 from .options import OrderOptions
-from .shards import Shards, rounds
-from .streams import Lists, make_stream
+from .shards import Indices, Shards, Stream, rounds
+
+if TYPE_CHECKING:
+    from .streams import Lists
 
 
 class Batches(Protocol):
@@ -59,8 +62,11 @@ class Order:
         self._padded = options.pad_last_batch
         self._shards = Shards(size, options)
         self._rounds = rounds(size, options.num_shards, batch_size)
-        lists = lists or Lists(size, options)
-        self._stream = make_stream(self._shards, options, containers, lists)
+        self._stream: Stream = self._shards
+        if options.random_shuffle or options.shuffle_after_epoch:
+            from .streams import make_stream
+
+            self._stream = make_stream(self._shards, options, containers, lists)
         self._chunk_start = 0
         self._chunk: Indices = np.empty(0, np.int64)
 

@@ -1,13 +1,25 @@
 """Positions of the shards in the list, and of the epochs in the endless stream."""
 
-from typing import TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..contract._types import IntArray
 from .options import OrderOptions
 
 _Index = TypeVar("_Index", int, IntArray)
+CHUNK = 8192  # entries that are computed at a time
+
+Indices: TypeAlias = npt.NDArray[np.int32] | IntArray
+"""Indices of a list, in the smaller type if they fit."""
+
+
+class Stream(Protocol):
+    """The endless stream of indices into the list of samples, without padding."""
+
+    def chunk(self, position: int) -> tuple[int, Indices]:
+        """The start and the entries of a piece of the stream that contains `position`."""
 
 
 def rounds(size: int, world: int, batch_size: int) -> int:
@@ -18,8 +30,9 @@ def rounds(size: int, world: int, batch_size: int) -> int:
 class Shards:
     """Conversion between indices in the list and positions in the endless stream.
 
-    Shard k of `num_shards` starts at the index `size * k // num_shards` (DALI, loader.h,
-    start_index). Methods with an index as argument also accept int64[n].
+    Also the stream of a list that nothing shuffles. Shard k of `num_shards` starts at the index
+    `size * k // num_shards` (DALI, loader.h, start_index). Methods with an index as argument also
+    accept int64[n].
 
     Attributes:
         size: entries in the list, at least one per shard.
@@ -59,6 +72,10 @@ class Shards:
         """The indices of the positions start to stop - 1: int64[stop - start]."""
         first = (self._phase + start) % self._cycle  # Python's integers have no limit, int64 has
         return self._origin + np.arange(first, first + stop - start) % self._cycle
+
+    def chunk(self, position: int) -> tuple[int, IntArray]:
+        """See `Stream`."""
+        return position, self.indices(position, position + CHUNK)
 
     def since_start(self, index: int) -> int:
         """Number of entries of its shard before an index."""

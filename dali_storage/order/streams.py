@@ -1,4 +1,4 @@
-"""The endless stream of entries that `fn.readers.file` reads, without padding.
+"""The shuffled, endless stream of entries that `fn.readers.file` reads, without padding.
 
 With `random_shuffle` the stream passes through a window of `initial_fill` entries, from which each
 sample is drawn (DALI, dali/operators/reader/loader/loader.h, ReadOne), always among the entries of
@@ -12,29 +12,21 @@ from bisect import bisect_right
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from ..contract._types import IntArray
-from .libstdcxx import Indices, Minstd, Mt19937_64, WordSource, mt19937, shuffled
+from .libstdcxx import Minstd, Mt19937_64, WordSource, mt19937, shuffled
 from .options import OrderOptions
-from .shards import Shards
+from .shards import CHUNK, Indices, Shards, Stream
 
 _DEFAULT_SEED = 524287  # DALI's, for the shuffles of the whole list
-_CHUNK = 8192  # entries that are computed at a time
 _EPOCHS = 4  # in a chunk at most, if each of them costs a shuffle
 _MARKS = 1024  # saved states of the random engine, at most
 _STRIDE = 65536  # draws from one saved state to the next, at first
 
 _List: TypeAlias = "_Listed | _ContainersReshuffled"
-
-
-class Stream(Protocol):
-    """The endless stream of indices into the list of samples, without padding."""
-
-    def chunk(self, position: int) -> tuple[int, Indices]:
-        """The start and the entries of a piece of the stream that contains `position`."""
 
 
 class Lists:
@@ -74,11 +66,12 @@ class Lists:
 
 
 def make_stream(
-    shards: Shards, options: OrderOptions, containers: IntArray | None, lists: Lists
+    shards: Shards, options: OrderOptions, containers: IntArray | None, lists: Lists | None
 ) -> Stream:
-    """The stream that `options` describe; `containers` as in `Order`."""
+    """The stream that is shuffled as `options` describe; `containers` and `lists` as in `Order`."""
+    lists = lists or Lists(shards.size, options)
     listed: _List
-    chunk = _CHUNK
+    chunk = CHUNK
     if options.by_container and options.shuffle_after_epoch:
         if containers is None or containers.sum() != shards.size:
             raise ValueError(f"by_container: the containers must hold {shards.size} samples in all")
@@ -87,8 +80,7 @@ def make_stream(
     elif options.shuffle_after_epoch:
         return _Reshuffled(shards, lists)
     else:
-        shuffle = options.random_shuffle and not options.by_container
-        listed = _Listed(shards, lists if shuffle else None)
+        listed = _Listed(shards, None if options.by_container else lists)
     window = min(options.initial_fill, shards.largest) if options.random_shuffle else 1
     return _Windowed(shards, listed, window, chunk, options.seed) if window > 1 else listed
 
@@ -100,7 +92,7 @@ class _Listed:
         self._shards, self._lists = shards, lists
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
-        return position, self.entries(position, position + _CHUNK)
+        return position, self.entries(position, position + CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
         """The entries at the positions start to stop - 1: int64[stop - start]."""
@@ -136,7 +128,7 @@ class _ContainersReshuffled:
 
     def chunk(self, position: int) -> tuple[int, IntArray]:
         epoch = position // self._length
-        return position, self._of_epoch(epoch, position, position + _CHUNK)
+        return position, self._of_epoch(epoch, position, position + CHUNK)
 
     def entries(self, start: int, stop: int) -> IntArray:
         epochs = range(start // self._length, -(-stop // self._length))

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from ..contract.errors import BackendUnavailable
-from ..observing.tally import OPEN, OpenReaders
+from ..contract.faces import explained
+from ..observing.meter import OPEN, OpenReaders
+from ..observing.statistics import figures
 from ..runtime.histogram import Histogram
 
 __all__ = ["ReaderCollector"]
@@ -38,23 +39,19 @@ class ReaderCollector:
         Raises:
             BackendUnavailable: there is no prometheus_client.
         """
-        try:
+        with explained():
             from prometheus_client import core
-        except ModuleNotFoundError as error:
-            if error.name != "prometheus_client":
-                raise
-            what = "ReaderCollector needs the package prometheus_client, which is not installed"
-            raise BackendUnavailable(what, "pip install 'dali-storage[metrics]'") from None
         self._core = core
         self._readers = readers
 
     def collect(self) -> Iterator[Any]:
         """The metric families, requested by `prometheus_client`."""
         core, label = self._core, ["reader"]
-        found = [(name, its.statistics, its.histograms()) for name, its in self._readers.items()]
+        readers = self._readers.readers.copy().items()
+        found = [(name, figures(its), its.histograms()) for name, its in readers]
         simple = (core.CounterMetricFamily, _COUNTERS), (core.GaugeMetricFamily, _GAUGES)
-        for kind, figures in simple:
-            for figure, text in figures.items():
+        for kind, texts in simple:
+            for figure, text in texts.items():
                 family = kind(f"dali_storage_{figure}", text, labels=label)
                 for reader, its, _ in found:
                     family.add_metric([reader], getattr(its, figure))

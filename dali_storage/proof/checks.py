@@ -123,22 +123,22 @@ def _compare_contents(
     Adds the names and the CRC-32 of the right bytes to `known`.
     """
     size, names = subject.at_once, subject.names(chosen)
-    with subject.our_errors():
-        ours = pipeline_of(subject.reader(names, ours=True), {}, batch_size=size)
     theirs = None
     if subject.is_remote:
         with subject.their_errors():
             theirs = pipeline_of(subject.reader(names, ours=False), {}, batch_size=size)
-    while check.samples < len(names) and not (check.samples >= _LEAST and subject.is_late()):
-        with subject.our_errors():
-            data, _ = ours.run()
-        batch = names[check.samples : check.samples + size]
-        got = [hashlib.sha256(content(data, slot)).hexdigest() for slot in range(len(batch))]
-        for name, mine, right in zip(batch, got, _right(subject, batch, theirs), strict=True):
-            if mine != (wanted := hashlib.sha256(right).hexdigest()):
-                check.differs(f"{name}: SHA-256 {mine:.16} instead of {wanted:.16}")
-            known[name] = zlib.crc32(right)
-        check.samples += len(batch)
+    with subject.our_errors(), subject.batches(names, size) as ours:
+        for batch in ours:
+            its = names[check.samples : check.samples + len(batch)]
+            rights = _right(subject, its, theirs)
+            for name, mine, right in zip(its, batch.data, rights, strict=True):
+                got, wanted = (hashlib.sha256(it).hexdigest() for it in (mine, right))
+                if got != wanted:
+                    check.differs(f"{name}: SHA-256 {got:.16} instead of {wanted:.16}")
+                known[name] = zlib.crc32(right)
+            check.samples += len(batch)
+            if check.samples >= _LEAST and subject.is_late():
+                break
     check.compared = f"{check.samples:,} of {counted(len(names))}, random"
 
 

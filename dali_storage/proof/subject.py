@@ -13,9 +13,10 @@ from ..contract import registry
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
 from ..contract.objects import scheme
-from ..dali import failure
 from ..dali.comparing import Read
 from ..dali.compat import DALI_FILE
+from ..dali.queries import failure
+from ..readers.batches import ReaderBatches, batches
 from ..readers.files import file
 from ..samples.finding import root_of
 from ..samples.locations import is_index, location
@@ -118,6 +119,11 @@ class Subject:
             return lambda **order: file(name="ours", **given, **self._ours, **order)
         # Without mmap, DALI accepts empty files, as ours does.
         return lambda **order: DALI_FILE(name="theirs", dont_use_mmap=True, **given, **order)
+
+    def batches(self, names: Sequence[str], batch_size: int, **order: Any) -> ReaderBatches:
+        """Open our reader of `names` without a pipeline; labels are as in `reader()`."""
+        given = {"files": names, "labels": [*range(len(names))], "name": "ours", **self._ours}
+        return batches(file, file_root=self._root, batch_size=batch_size, **given, **order)
 
     def name(self, number: int) -> str:
         """Return the name of a sample.

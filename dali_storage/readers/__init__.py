@@ -9,6 +9,7 @@ from ..contract.faces import hold_names
 
 if TYPE_CHECKING:
     from ..dali.queries import catalog, last_batch, progress, receipt, replaced, set_weights, state
+    from .batches import ReaderBatch, ReaderBatches, batches
     from .caffe import caffe
     from .caffe2 import caffe2
     from .coco import coco
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from .webdataset import webdataset
 
 __all__ = [
+    "ReaderBatch",
+    "ReaderBatches",
+    "batches",
     "caffe",
     "caffe2",
     "catalog",
@@ -52,12 +56,17 @@ __all__ = [
     "webdataset",
 ]
 
-_QUERIES = "catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"
-_OTHERS = {"file": ".files", "numpy": ".npy", "mxnet": ".recordio"}
+_OTHERS = {
+    "..dali.queries": "catalog last_batch progress receipt replaced set_weights state",
+    ".batches": "ReaderBatch ReaderBatches batches",
+    ".files": "file",
+    ".npy": "numpy",
+    ".recordio": "mxnet",
+}
 _VIDEO = ": use readers.file, then fn.decoders.video (docs/other-formats.md)"
 
 hold_names(
     __name__,
-    {name: f".{name}" for name in __all__} | _OTHERS | dict.fromkeys(_QUERIES, "..dali.queries"),
+    {f".{name}": name for name in __all__} | _OTHERS,
     dict.fromkeys(("video", "video_resize"), _VIDEO),
 )

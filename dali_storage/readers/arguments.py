@@ -1,9 +1,9 @@
 """What makes a reader: its common arguments, their checks, and the decorator."""
 
-import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import (
     Any,
@@ -18,22 +18,27 @@ from typing import (
     get_type_hints,
 )
 
-from nvidia.dali import fn
-from nvidia.dali.pipeline import do_not_convert
-
 from ..contract import registry
 from ..contract._types import PathLike
+from ..contract.faces import explained
 from ..contract.format import Format
 from ..contract.objects import scheme
 from ..contract.options import dali_flag, dali_integer, require_integer
 from ..contract.reader import Reader
-from ..dali import SHUFFLE_BITS, Common, DataNode, add_reader, plugs
 from ..order import OrderOptions
 from ..reading.opening import Find, Opening
+from .plugs import Common, plugs
 
+DataNode: TypeAlias = Any
 Nodes: TypeAlias = tuple[DataNode, ...]
 
 _ORDER = {field.name for field in fields(OrderOptions)}
+
+_CLASSES = "Caffe Caffe2 COCO File MXNet NemoAsr Numpy Sequence TFRecord Webdataset"  # of DALI
+
+if "nvidia.dali" in sys.modules:  # else without DALI, until a pipeline gets a reader
+    # Now, because the user may soon put ours in the place of DALI's own reader.
+    from ..dali import compat  # noqa: F401
 
 _D = TypeVar("_D")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -104,17 +109,19 @@ class Prepared(Generic[_R]):
         opening: how to open the reader, and how to read.
         common: the arguments that are not in `opening`.
         result: makes the result of the reader from its nodes.
-        with_source: the option of `add_reader()`.
+        with_source: the option of `dali.add_reader()`.
+        decodes: True if `result` adds operators of DALI.
     """
 
     opening: Opening
-    common: Common
-    result: Callable[[Nodes], _R]
+    common: Common = field(default_factory=Common)
+    result: Callable[[Nodes], _R] = lambda nodes: cast(Any, nodes)
     with_source: bool = False
+    decodes: bool = False
 
-    def returning(self, result: Callable[[Nodes], _D]) -> "Prepared[_D]":
+    def returning(self, result: Callable[[Nodes], _D], *, decodes: bool = False) -> "Prepared[_D]":
         """Return the same reader with another result."""
-        return Prepared(self.opening, self.common, result)
+        return Prepared(self.opening, self.common, result, decodes=decodes)
 
     def in_graph(self) -> dict[str, Any]:
         """Return the arguments of `dali.add_reader()`."""
@@ -162,11 +169,13 @@ def makes_reader(
     defaults = {it.name: it.default for each in (Common, *own) for it in fields(each)}
 
     def decorate(function: Callable[_P, Prepared[_R]]) -> Callable[_P, _R]:
-        prepare = takes_arguments(defaults)(function)
+        prepare = _takes_arguments(defaults, function)
 
         @wraps(prepare)
         def read(*args: _P.args, **given: _P.kwargs) -> _R:
             prepared = prepare(*args, **given)
+            from ..dali import add_reader
+
             return prepared.result(add_reader(**prepared.in_graph()))
 
         name, signature, reader = function.__name__, inspect.signature(prepare), cast(Any, read)
@@ -175,38 +184,36 @@ def makes_reader(
         reader.__annotations__ = function.__annotations__ | {"return": result}
         shown = {it.name: it.default for it in signature.parameters.values()}
         reader.spec = ReaderSpec(name, shown, prepare, frozenset(samples))
-        with contextlib.suppress(AttributeError):  # a reader that DALI lacks
-            reader._schema_name = getattr(fn.readers, name)._schema_name
+        for its in _CLASSES.split():
+            if its.lower() == name.replace("_", ""):
+                reader._schema_name = f"readers__{its}"
         return read
 
     return decorate
 
 
-def takes_arguments(defaults: Mapping[str, Any]) -> Callable[[_F], _F]:
+def _takes_arguments(defaults: Mapping[str, Any], function: _F) -> _F:
     """Show a function's `**given: Unpack[...]` as arguments with these defaults; refuse others.
 
     Also keep DALI's AutoGraph from rewriting the function.
     """
+    signature = inspect.signature(function)
+    *own, given = signature.parameters.values()
+    shown = [
+        inspect.Parameter(name, given.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+        for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
+    ]
+    signature = signature.replace(parameters=[*own, *shown])
 
-    def decorate(function: _F) -> _F:
-        signature = inspect.signature(function)
-        *own, given = signature.parameters.values()
-        shown = [
-            inspect.Parameter(name, given.KEYWORD_ONLY, default=defaults[name], annotation=hint)
-            for name, hint in sorted(get_type_hints(get_args(given.annotation)[0]).items())
-        ]
-        signature = signature.replace(parameters=[*own, *shown])
-
-        @do_not_convert  # type: ignore[untyped-decorator]
-        @wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
-            refuse_unknown(function.__qualname__, given, signature.parameters)
+    @wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        refuse_unknown(function.__qualname__, given, signature.parameters)
+        with explained():
             return function(*args, **given)
 
-        checked.__signature__ = signature
-        return checked  # type: ignore[no-any-return]
-
-    return decorate
+    # The second one as DALI's `do_not_convert`; DALI need not be installed.
+    vars(checked).update(__signature__=signature, autograph_info__={})
+    return cast(_F, checked)
 
 
 def refuse_unknown(name: str, given: Iterable[str], known: Container[str]) -> None:
@@ -269,7 +276,7 @@ def prepare(
         device=device or "cpu",
         order=OrderOptions(
             **order,
-            shuffle_bits=SHUFFLE_BITS,
+            shuffle_bits=_shuffle_bits() if common.shuffle_after_epoch else 64,
             by_container=shuffle == "dali" and not own,
         ),
         depth=depth,
@@ -279,7 +286,18 @@ def prepare(
         source_info=None if source_info is None else dali_flag("source_info", source_info),
         **slots,
     )
-    return Prepared(opening, common, lambda nodes: nodes)
+    return Prepared(opening, common)
+
+
+def _shuffle_bits() -> int:
+    """Return `OrderOptions.shuffle_bits` of the installed DALI; without one, of the newest."""
+    try:
+        from ..dali.compat import SHUFFLE_BITS
+    except ModuleNotFoundError as error:
+        if error.name != "nvidia.dali":
+            raise
+        return 64
+    return SHUFFLE_BITS
 
 
 def _storage(common: Common, names: Sequence[bytes]) -> tuple[str, type[Reader], dict[str, Any]]:

@@ -5,11 +5,11 @@ from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import Common, DataNode
 from ..formats.caffe.datum import Datum
-from .arguments import DaliArguments, Prepared, makes_reader
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader
 from .containers import on_cpu, one_or_all
 from .lmdb import prepare_values
+from .plugs import Common
 
 
 @makes_reader(samples=["path", "index_path"])

@@ -5,11 +5,11 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag, dali_integer
-from ..dali import Common, DataNode
 from ..formats.caffe.tensors import TensorProtos
-from .arguments import DaliArguments, Prepared, makes_reader
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader
 from .containers import on_cpu, one_or_all
 from .lmdb import prepare_values
+from .plugs import Common
 
 _SINGLE, _DENSE, _NO_LABEL = 0, 2, 4
 

@@ -3,25 +3,25 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
-from ..dali import Common, DataNode
 from ..formats.coco import dump, masks, origin
 from ..formats.coco.annotations import Coco, CocoCatalog
 from ..formats.coco.options import CocoOptions
 from ..formats.coco.origin import Source
 from ..formats.coco.parse import parse
 from ..samples.locations import local_path, location
-from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu
+from .plugs import Common
 
 
-class AnnotationArguments(TypedDict, total=False):
-    """The arguments about images and annotations."""
+class CocoArguments(DaliArguments, total=False):
+    """The arguments of `coco`."""
 
     annotations_file: PathLike | None
     avoid_class_remapping: bool | None
@@ -59,10 +59,6 @@ class _Places:
     save_img_ids: bool | None = False
     save_preprocessed_annotations: bool | None = False
     save_preprocessed_annotations_dir: PathLike | None = ""
-
-
-class CocoArguments(AnnotationArguments, DaliArguments, total=False):
-    """The arguments of `coco`."""
 
 
 @makes_reader(_Places, CocoOptions)

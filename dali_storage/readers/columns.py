@@ -11,7 +11,6 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree, join_path
 from ..contract.objects import scheme
 from ..contract.remote import Remote
-from ..dali import Common
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.pieces import Pieces
@@ -21,6 +20,7 @@ from ..samples.locations import file_names, location, require_urls
 from ..samples.patterns import PATH_TYPES, as_list
 from .arguments import DaliArguments, Prepared, makes_reader, prepare
 from .containers import with_names
+from .plugs import Common
 
 FilesOfOutput: TypeAlias = PathLike | Sequence[PathLike]
 """A template with one `{}`, or the file of each sample."""

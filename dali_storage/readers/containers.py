@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..contract.objects import scheme
-from ..dali import DataNode
 from ..samples.locations import file_names
-from .arguments import DaliArguments, Nodes
+from .arguments import DaliArguments, DataNode, Nodes
 
 
 class DirectArguments(DaliArguments, total=False):

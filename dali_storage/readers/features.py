@@ -5,14 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from nvidia.dali import Pipeline, tfrecord
 
-from ..dali.compat import own_reader
-from ..dali.self_test import in_memory
+from ..dali.self_test import in_memory  # first: without DALI, it says how to install DALI
+
+# isort: split
+from nvidia.dali import Pipeline, ops, tfrecord
+
 from ..formats.tfrecord import example
 from ..formats.tfrecord.record import FOOTER, HEADER, Feature
 
-_TFRecord = own_reader("TFRecord")
+_TFRecord = ops.readers.TFRecord  # now, because the name may later be our reader's
+if _TFRecord.__module__ != "nvidia.dali.ops.readers":
+    what = f"nvidia.dali.ops.readers.TFRecord is {_TFRecord!r}"
+    raise ImportError(f"{what}: use dali_storage.readers.tfrecord before replacing DALI's reader")
 
 
 def describe(features: Any) -> dict[str, Feature]:

@@ -1,18 +1,19 @@
 """`readers.file`: files as samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import Common, DataNode, add_reader, leaving_out, samples_of
 from ..reading.opening import Find
-from ..samples import discovery
-from ..samples.locations import file_names
+from ..samples import discovery, finding
+from ..samples.locations import file_names, local_path
 from ..samples.patterns import Patterns
 from .arguments import (
     DaliArguments,
+    DataNode,
     Nodes,
     Prepared,
     makes_reader,
@@ -21,21 +22,17 @@ from .arguments import (
     refuse_unknown,
     spec_of,
 )
+from .plugs import Common
 
 
-class SampleArguments(discovery.Filters, total=False):
-    """The arguments that choose the files."""
+class FileArguments(discovery.Filters, DaliArguments, total=False):
+    """The arguments of `file`."""
 
+    exclude: PathLike | None
     file_list: PathLike | None
     file_root: PathLike | None
     files: PathLike | Sequence[PathLike] | None
     labels: int | Sequence[int] | None
-
-
-class FileArguments(SampleArguments, DaliArguments, total=False):
-    """The arguments of `file`."""
-
-    exclude: PathLike | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,15 +238,24 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
 def read_files(find: Find | None, /, **given: Any) -> Nodes:
     """`file` with its arguments; `find` finds the samples, unless it is None."""
     refuse_unknown("file", given, spec_of(file).defaults)
+    from ..dali import add_reader
+
     return add_reader(**_prepared(find, given).in_graph())
 
 
 def _prepared(find: Find | None, given: Mapping[str, Any]) -> Prepared[Nodes]:
     samples, exclude = pick(_Samples, given), pick(_Chosen, given).exclude
-    if samples.files is not None:
-        samples = replace(samples, files=file_names("files", samples.files))
-    every, names = samples_of(vars(samples))
-    find = find or every
+    files = None if samples.files is None else file_names("files", samples.files)
+    names = finding.locations(samples.file_root, files, samples.file_list)
+    found = find or partial(finding.find, **{**vars(samples), "files": files})
     if exclude is not None:
-        find = leaving_out(exclude, find)
-    return prepare(pick(Common, given), find, Format(), names=names)
+        found = _leaving_out(exclude, found)
+    return prepare(pick(Common, given), found, Format(), names=names)
+
+
+def _leaving_out(exclude: PathLike, find: Find) -> Find:
+    """Return what finds the samples that are not in a list of bad ones."""
+    from ..bad_samples.exclusion import without
+
+    local_path("exclude", exclude)
+    return lambda *known: without(find(*known), exclude)

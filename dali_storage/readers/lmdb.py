@@ -8,13 +8,13 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog, Tree
 from ..contract.format import Format
 from ..contract.remote import Remote
-from ..dali import Common, DataNode
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
 from ..formats.lmdb import index
 from ..samples.locations import file_names
-from .arguments import Nodes, Prepared, ReaderArguments, makes_reader, prepare
+from .arguments import DataNode, Nodes, Prepared, ReaderArguments, makes_reader, prepare
 from .containers import index_names
+from .plugs import Common
 
 
 class _Values(Format):

@@ -5,13 +5,13 @@ from typing import Any, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.manifest import lines
 from ..formats.manifest.segments import Segments
 from ..samples.locations import file_names, location
-from .arguments import Nodes, Prepared, ReaderArguments, makes_reader, prepare
+from .arguments import DataNode, Nodes, Prepared, ReaderArguments, makes_reader, prepare
 from .containers import on_cpu, one_or_all
+from .plugs import Common
 
 
 @makes_reader()

@@ -1,5 +1,6 @@
 """`readers.mix`: samples of several data sets, by weights."""
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,32 +10,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ..contract.catalog import Catalog, Tree
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
-from ..dali import Common
 from ..samples.joining import join
 from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
-from .caffe import caffe
-from .caffe2 import caffe2
-from .columns import columns
-from .files import file
-from .lmdb import lmdb
-from .npy import numpy
-from .npz import npz
-from .recordio import mxnet
-from .records import records
-from .tfrecord import tfrecord
-from .webdataset import webdataset
+from .plugs import Common
 
 if TYPE_CHECKING:
     from ..order.sampling.stream import SampleStream
 
 
-_READERS = {
-    it.name: it
-    for it in map(
-        spec_of,
-        [caffe, caffe2, columns, file, lmdb, mxnet, npz, numpy, records, tfrecord, webdataset],
-    )
-}
+_READERS = (
+    *("caffe", "caffe2", "columns", "file", "lmdb", "mxnet"),
+    *("npz", "numpy", "records", "tfrecord", "webdataset"),
+)
 
 
 @makes_reader()
@@ -100,7 +87,8 @@ def mix(
     from ..order.sampling.datasets import mixture_of
 
     refuse_order_of_dali("readers.mix", vars(common))
-    found = _prepared(_READERS[reader], sources, given, format_options or {})
+    spec = spec_of(getattr(sys.modules[__package__], reader))  # the face imports it
+    found = _prepared(spec, sources, given, format_options or {})
     openings = {name: each.opening for name, each in found.items()}
     labels = _labels(labels, sources)
     _require_same_names(reader, sources)

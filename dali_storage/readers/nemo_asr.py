@@ -7,6 +7,10 @@ from math import isfinite
 from typing import Any, Unpack
 
 import numpy as np
+
+from ..dali import compat  # noqa: F401  # first: without DALI, it says how to install DALI
+
+# isort: split
 from nvidia.dali import fn, types
 from nvidia.dali import math as dali_math
 
@@ -14,13 +18,13 @@ from ..contract._types import PathLike
 from ..contract.catalog import Catalog
 from ..contract.options import dali_flag, dali_number
 from ..contract.remote import Remote
-from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.manifest import lines
 from ..formats.manifest.segments import Segments
 from ..samples.locations import file_names
-from .arguments import DaliArguments, Nodes, Prepared, makes_reader, pick, prepare
+from .arguments import DaliArguments, DataNode, Nodes, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu, one_or_all
+from .plugs import Common
 
 _PATH = "audio_filepath"
 
@@ -151,7 +155,7 @@ def nemo_asr(
         find,
         fmt,
         names=[*lines.first_path(paths[0], _PATH), *paths],
-    ).returning(partial(_decoded, own))
+    ).returning(partial(_decoded, own), decodes=True)
 
 
 def _decoded(own: _Speech, nodes: Nodes) -> DataNode | Nodes:

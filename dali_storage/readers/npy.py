@@ -1,22 +1,21 @@
 """`readers.numpy`: .npy files as samples."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any, TypeAlias, TypedDict, Unpack
-
-from nvidia.dali.data_node import DataNode as Tensor
+from typing import Any, TypeAlias, Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer, dali_number
-from ..dali import Common, DataNode
 from ..formats.npy import header
 from ..formats.npy.region import Region
 from ..samples.finding import locations
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import DaliArguments, Prepared, makes_reader, pick, prepare
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader, pick, prepare
 from .containers import on_cpu, one_or_all
+from .plugs import Common
 
 Integers: TypeAlias = int | Sequence[int] | None
 Fractions: TypeAlias = float | Sequence[float] | None
@@ -24,8 +23,8 @@ Fractions: TypeAlias = float | Sequence[float] | None
 _PAD = "pad", "constant", "const", "fill"  # DALI's synonyms, in upper or lower case
 
 
-class ArrayArguments(TypedDict, total=False):
-    """The arguments about arrays and regions."""
+class NumpyArguments(DaliArguments, total=False):
+    """The arguments of `numpy`."""
 
     cache_header_information: bool | None
     file_filter: PathLike
@@ -64,10 +63,6 @@ class _Arrays:
     roi_end: Integers = None
     roi_shape: Integers = None
     roi_start: Integers = None
-
-
-class NumpyArguments(ArrayArguments, DaliArguments, total=False):
-    """The arguments of `numpy`."""
 
 
 @makes_reader(_Arrays, samples=["file_root", "files", "file_list", "file_filter"])
@@ -154,7 +149,8 @@ def _region(own: _Arrays) -> Region | None:
 
 
 def _numbers(name: str, value: Any) -> list[Any]:
-    if isinstance(value, Tensor):
+    dali: Any = sys.modules.get("nvidia.dali.data_node")
+    if dali and isinstance(value, dali.DataNode):
         what = "the region is cut when the files are read, before DALI has any tensor"
         raise TypeError(f"{name} must be numbers: {what}; use fn.slice on the output instead")
     given = [] if value is None else as_list(name, value, (str, bytes, Number))

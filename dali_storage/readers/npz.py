@@ -5,14 +5,14 @@ from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.npy import archive, header
 from ..samples.finding import locations
 from ..samples.locations import file_names
 from ..samples.patterns import as_list
-from .arguments import Prepared, makes_reader, prepare
+from .arguments import DataNode, Prepared, makes_reader, prepare
 from .containers import DirectArguments, on_cpu, one_or_all
+from .plugs import Common
 
 
 @makes_reader(samples=["file_root", "files", "file_list", "file_filter"])

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..dali import Common, DataNode
 from ..formats import recordio
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import DaliArguments, Prepared, makes_reader, prepare
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader, prepare
 from .containers import on_cpu
+from .plugs import Common
 
 
 @makes_reader(samples=["path", "index_path"])

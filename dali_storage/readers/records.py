@@ -5,12 +5,12 @@ from typing import Unpack
 
 from ..contract._types import PathLike
 from ..contract.format import Format
-from ..dali import Common, DataNode
 from ..formats import plain
 from ..formats.columns import Column
 from ..formats.files import Files
 from ..samples.locations import file_names
-from .arguments import Prepared, ReaderArguments, makes_reader, prepare
+from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
+from .plugs import Common
 
 
 class _Records(Format):

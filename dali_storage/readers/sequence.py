@@ -3,16 +3,19 @@
 from dataclasses import replace
 from typing import Any, Unpack
 
+from ..dali import compat  # noqa: F401  # first: without DALI, it says how to install DALI
+
+# isort: split
 from nvidia.dali import fn, types
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer
-from ..dali import Common, DataNode
 from ..formats.pieces import Pieces
 from ..samples import frames
 from ..samples.locations import location
-from .arguments import DaliArguments, Nodes, Prepared, makes_reader, prepare
+from .arguments import DaliArguments, DataNode, Nodes, Prepared, makes_reader, prepare
 from .containers import one_or_all
+from .plugs import Common
 
 _TYPES = types.RGB, types.BGR, types.GRAY, types.YCbCr
 """With ANY_DATA, DALI's decoder crashes at a greyscale JPEG."""
@@ -82,7 +85,7 @@ def sequence(
         lambda tree, remote: frames.find(root, length, step, stride, remote),
         Pieces("sequence", "Sequence", length),
         names=[root],
-    ).returning(stacked)
+    ).returning(stacked, decodes=True)
 
 
 def _count(name: str, value: Any, most: int = 2**31 - 1) -> int:

@@ -6,16 +6,15 @@ from functools import partial
 from typing import Any, Unpack
 
 from ..contract._types import PathLike
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.options import dali_flag
-from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.tfrecord import index as tfrecord_index
 from ..formats.tfrecord.features import Checksum, TfRecord
 from ..samples.locations import file_names
-from .arguments import Prepared, makes_reader, prepare
+from .arguments import DataNode, Prepared, makes_reader, prepare
 from .containers import DirectArguments, index_names, on_cpu, with_names
-from .features import describe
+from .plugs import Common
 
 
 @makes_reader(samples=["path", "index_path"])
@@ -83,6 +82,8 @@ def tfrecord(
     checksum = _checksum() if dali_flag("verify", verify) else None
     files = file_names("path", path)
     indexes = index_names("index_path", index_path, files)
+    from .features import describe  # by DALI
+
     return prepare(
         common,
         lambda tree, remote: tfrecord_index.find(files, indexes, Files(remote)),
@@ -93,12 +94,6 @@ def tfrecord(
 
 
 def _checksum() -> Checksum:
-    try:
-        package = importlib.import_module("google_crc32c")
-    except ModuleNotFoundError as error:
-        if error.name != "google_crc32c":
-            raise
-        what, remedy = "verify=True needs the package google-crc32c", "pip install google-crc32c"
-        raise BackendUnavailable(what, remedy) from None
-    checksum: Checksum = package.value
+    with explained():
+        checksum: Checksum = importlib.import_module("google_crc32c").value
     return checksum

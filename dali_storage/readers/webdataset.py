@@ -1,22 +1,22 @@
 """`readers.webdataset`: samples in tars."""
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
-from nvidia.dali.types import DALIDataType, to_numpy_type
 
 from ..contract._types import PathLike
 from ..contract.options import dali_flag
-from ..dali import Common, DataNode
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
 from ..samples.patterns import as_list, path_bytes
-from .arguments import DaliArguments, Prepared, makes_reader, prepare
+from .arguments import DaliArguments, DataNode, Prepared, makes_reader, prepare
 from .containers import index_names, on_cpu, one_or_all
+from .plugs import Common
 
 
 @makes_reader(samples=["paths", "index_paths"])
@@ -111,15 +111,20 @@ def _extensions(ext: Any) -> list[bytes]:
 def _dtypes(dtypes: Any, outputs: int) -> list[np.dtype[Any]]:
     if dtypes is None:
         return [np.dtype(np.uint8)] * outputs
-    types = [*map(_dtype, as_list("dtypes", dtypes, (DALIDataType, type, str, np.dtype)))]
+    dali: Any = sys.modules.get("nvidia.dali.types")  # loaded, if a dtype is one of DALI's
+    known = [type, str, np.dtype, *([dali.DALIDataType] if dali else [])]
+    given = as_list("dtypes", dtypes, (*known,))
+    types = [_dtype(it, dali) for it in given]
     if len(types) != outputs:
         raise ValueError(f"dtypes must match ext: {len(types)} for {outputs} outputs")
     return types
 
 
-def _dtype(dtype: Any) -> np.dtype[Any]:
+def _dtype(dtype: Any, dali: Any) -> np.dtype[Any]:
     with contextlib.suppress(KeyError, TypeError):
-        given = to_numpy_type(dtype) if isinstance(dtype, DALIDataType) else dtype
+        given = (
+            dali.to_numpy_type(dtype) if dali and isinstance(dtype, dali.DALIDataType) else dtype
+        )
         found: np.dtype[Any] = np.dtype(given)
         if found.kind in "iuf" and found.itemsize <= 8 and found.isnative:
             return found

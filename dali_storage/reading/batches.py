@@ -25,8 +25,8 @@ def read_batch(
 ) -> Batch:
     """Read `samples` of a catalog into memory from `allocate`; read again if a size has changed.
 
-    `wanted`: the parts of the samples that are enough. Only these are read if this costs less; then
-    the batch's `sizes` is the object `wanted.sizes`.
+    The caller has entered the stage "opening". `wanted`: the parts of the samples that are enough.
+    Only these are read if this costs less; then the batch's `sizes` is the object `wanted.sizes`.
 
     Raises:
         SampleChangedError: a size changed again.
@@ -34,7 +34,6 @@ def read_batch(
     """
     changed_before = False
     while True:
-        enter("opening")
         batch = make_batch(reader, catalog, samples, allocate, lane, wanted)
         enter("reading")
         try:
@@ -45,6 +44,7 @@ def read_batch(
             if changed_before:
                 raise SampleChangedError(catalog.path(int(changed.samples[0]))) from None
         changed_before = True
+        enter("opening")
         # Before the next lease, so that the pool can lease the same buffer again.
         del batch
 

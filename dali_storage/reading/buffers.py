@@ -21,10 +21,18 @@ from ..runtime import machine
 _SMALLEST = 64 << 10  # bytes
 _AMPLE = 8 << 30  # bytes of memory
 _GRANULE = 2 << 20  # bytes: a huge page
+_BUFFERS = 1 << 30  # bytes: what storage of 10 GB/s delivers in 100 ms, longer than a read takes
 
 
 Fence: TypeAlias = Callable[[], Callable[[], None]]
 """Marks what has been queued to read a buffer; its result blocks until that is done."""
+
+
+def buffer_bytes(memory: int | None) -> Choice[int]:
+    """Return the most bytes of batches for a reader, where `memory` is free; None: unknown."""
+    if memory is None or memory >= 8 * _BUFFERS:
+        return Choice(_BUFFERS, "an eighth of the free memory is more, or unknown")
+    return Choice(memory // 8, f"an eighth of the free memory, {machine.gigabytes(memory)}")
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +93,12 @@ class Room:
 def make_room(depth: int, nbytes: int | None, held: int) -> Room:
     """Make the room for `depth` batches, of at most `nbytes` bytes.
 
-    None: of `machine.buffer_bytes()`, and none where the memory has no room beside those `held`.
+    None: of `buffer_bytes()`, and none where the memory has no room beside those `held`.
     """
     if nbytes is not None:
         return Room(Choice(nbytes, "as given"), depth, None, held)
     memory = machine.cache_memory()
-    return Room(machine.buffer_bytes(memory), depth, memory, held)
+    return Room(buffer_bytes(memory), depth, memory, held)
 
 
 class Lease(np.ndarray[tuple[int], np.dtype[np.uint8]]):

@@ -21,6 +21,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar
 
+from ..contract import reader as contract
 from ..contract.reader import Reader
 from ..contract.stages import enter, turn_given_by
 from ..runtime import machine
@@ -44,7 +45,7 @@ def copying_lanes(reader: Reader) -> int:
     """Return how many lanes may work at once without yielding."""
     if not reader.cooperative:
         return reader.lanes
-    return min(reader.copying_lanes or machine.copying_lanes(processors()).value, reader.lanes)
+    return min(reader.copying_lanes or contract.copying_lanes(processors()).value, reader.lanes)
 
 
 def make_gate() -> Gate:

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from ..contract.catalog import Catalog
 from ..contract.errors import RecordError
 from ..contract.format import Format, Wanted
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..contract.views import Contents, FindViews, SupportsHotViews, Views, copied, views_of
 from ..order.sequence import Batches
 from .batches import read_batch
@@ -36,11 +36,13 @@ class LoadedBatch:
         nbytes: the sum of the pieces' sizes.
         outputs: the outputs of the format, each with n samples: slices of one leased buffer, or
             copies.
+        asked: int64[n], the samples of the order, where others may take their place; else None.
     """
 
     samples: IntArray
     nbytes: int
     outputs: Sequence[Contents]
+    asked: IntArray | None = None
 
 
 class Loading:
@@ -108,8 +110,6 @@ class Loading:
     def read(self, samples: IntArray, lane: int, count: int = 1) -> list[LoadedBatch]:
         """Read exactly these samples, as `count` batches of one size."""
         pieces = self.catalog.pieces_of(samples)
-        # Before the read: a report of a read that hangs names the samples.
-        note(partial(_names, self.catalog, pieces))
         find = self._find_views if self.views else None
         viewed = self._view(find, samples, pieces, lane) if find else None
         sizes, outputs = viewed or self._read(samples, pieces, lane)
@@ -125,6 +125,7 @@ class Loading:
         self, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]]:
         """Return the sizes of the pieces, and the outputs."""
+        enter("opening", partial(_names, self.catalog, pieces))
         wanted = self._wanted(self.catalog, samples)
         batch = read_batch(self.reader, self.catalog, pieces, self.pool.lease, lane, wanted)
         views = Views(batch.buffer, batch.offsets, batch.sizes)
@@ -135,7 +136,7 @@ class Loading:
         self, find: FindViews, samples: IntArray, pieces: IntArray, lane: int
     ) -> tuple[IntArray, Sequence[Contents]] | None:
         """As `_read()`, in the reader's own memory; None if the samples must be read."""
-        enter("reading")
+        enter("reading", partial(_names, self.catalog, pieces))
         if (views := find(pieces, lane)) is None:
             return None
         enter("decoding")
@@ -185,12 +186,13 @@ class HotPath:
         is_hot = self._hot(self._loading.catalog.pieces_of(chosen))
         return (samples, chosen) if is_hot else None
 
-    def read(self, chosen: IntArray) -> LoadedBatch | None:
-        """Read the samples; None if a bad one is to be replaced, which a lane does."""
+    def read(self, samples: IntArray, chosen: IntArray) -> LoadedBatch | None:
+        """Read what `samples()` returned; None if a bad one is to be replaced, as a lane does."""
         handled = sys.exception()
         try:
             # The number after the last lane's, so that it shares no lane's state.
-            return self._loading.read(chosen, self._loading.reader.lanes)[0]
+            batch = self._loading.read(chosen, self._loading.reader.lanes)[0]
+            return batch if chosen is samples else replace(batch, asked=samples)
         except Exception as error:
             clear_frames(error, handled)
             if not self._loading.substitute.handles(error):

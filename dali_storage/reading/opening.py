@@ -13,12 +13,12 @@ from ..contract.catalog import Catalog, Tree
 from ..contract.errors import encodable
 from ..contract.format import Format
 from ..contract.reader import Reader
-from ..contract.stages import enter, note
+from ..contract.stages import enter
 from ..order import OrderOptions
 from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
 from .loading import Loading
-from .slots import Memory, Observer
+from .slots import Ledger, Memory, Observer
 
 if TYPE_CHECKING:
     from ..contract.remote import Remote
@@ -78,7 +78,7 @@ class Opening:
         ordering: makes the order of a catalog's samples, from `order`.
         on_error: the handling of bad samples; None: they are errors.
         resume: moves a new `BatchStream` to a saved position; None: it begins at the first batch.
-        ledger: makes what adds up the samples that reach the user; None: nothing does.
+        ledger: makes what adds up the samples that reach the user.
         observe: makes the observer of a stream, from the reader's name and from its name in
             messages.
         memory: chooses the memory of batches, from the reader's name in messages, the open backend
@@ -101,7 +101,7 @@ class Opening:
     ordering: Callable[[Catalog, OrderOptions], Ordering] = Ordering
     on_error: Handling | None = None
     resume: Callable[[Any], object] | None = None
-    ledger: Callable[[], Any] | None = None
+    ledger: Callable[[], Ledger] = Ledger
     observe: Callable[[str, str], Observer] = lambda name, shown: Observer()
     memory: Callable[[str, Reader, int | None], Callable[[Room], Memory]] = host_memory
 
@@ -114,8 +114,7 @@ class Opening:
                 or not into the memory of this device.
             Exception: as `find` and the backend.
         """
-        note(self._named)
-        enter("finding samples")
+        enter("finding samples", self._named)
         # What it returns lives until the reader is open: both may be made from one loaded map.
         tree = cache(partial(self.reader.tree, **self.options))
         remote = None

@@ -14,7 +14,6 @@ from itertools import islice
 from queue import SimpleQueue
 
 from ..contract._types import IntArray
-from ..contract.stages import begin, leave
 from ..order.sequence import Batches
 from ..runtime.waiting import take
 from .lanes import Gate, Lanes, copying_lanes
@@ -121,14 +120,11 @@ class Prefetcher:
         else:
             ready = self._read_from(index, successor, 1 + room.now)
             self._ahead[index].followed, self._successor = True, successor
-        batch = None
-        try:
-            self.observer.ask(index)
+        with self.observer.waiting(index, ready) as given:
             batch = self._awaited(index, stored) if hot is None else self._read_hot(*hot)
             if batch.nbytes >= room.largest:
                 room.note(max(batch.nbytes, 1))  # views have no buffer
-        finally:
-            self.observer.answer(ready, None if batch is None else batch.nbytes)
+            given.append(batch.nbytes)
         self._samples = batch.samples.size
         self._nbytes += (batch.nbytes - self._nbytes) / (_RECENT if self._nbytes else 1)
         if not size_is_known and room.now and (follower := successor(index)) != index:
@@ -164,7 +160,7 @@ class Prefetcher:
 
     def _read_hot(self, samples: IntArray, chosen: IntArray) -> LoadedBatch:
         self.forget()  # they were passed
-        batch = self._hot.read(chosen)
+        batch = self._hot.read(samples, chosen)
         # A sample that takes the place of a bad one may not be hot.
         return self._read_alone(samples) if batch is None else batch
 
@@ -184,7 +180,6 @@ class Prefetcher:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self.close).start()
             return
-        self.observer.end()
         for piece in [*self._ahead.values()]:  # a lane does not try those of a failed piece
             piece.indices.clear()
         # Before the wait for the lanes, which end with their reads.
@@ -260,17 +255,16 @@ class Prefetcher:
 
     def _begin(self, piece: _Piece) -> None:
         """Look up the samples of batches. The order is cheap to compute in sequence only."""
-        if indices := [*piece.indices]:
-            begin(indices[0], len(indices))
-        for index in indices:
+        for index in [*piece.indices]:
             if index not in piece.samples:
                 piece.samples[index] = outcome(partial(self._order.batch, index))
 
     def _work(self, piece: _Piece, lane: int) -> None:
-        outcomes = self.loading.load(piece.samples, lane, piece.indices)
-        # In this order: nobody gets a batch and asks for the statistics before they have it, and
-        # the caller looks at the outcomes as soon as `done` has an item.
-        leave()
+        known = piece.samples
+        with self.observer.reading(lane, next(iter(known), -1), len(known) or 1):
+            outcomes = self.loading.load(known, lane, piece.indices)
+        # After the block: nobody gets a batch and asks for the statistics before they have it. In
+        # this order: the caller looks at the outcomes as soon as `done` has an item.
         piece.outcomes = outcomes
         piece.done.put(None)
 

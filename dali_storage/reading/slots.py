@@ -1,7 +1,8 @@
-"""The slots of a reader, with the least that works: no observer, no substitutes, host memory.
+"""The slots of a reader, with the least that works: they see, replace and count nothing.
 
-A plug is a subclass: `observing.observer.Observed`, `bad_samples.replacement.Replacement`, those in
-`dali.gpu_memory`. The slot for the order is `order.ordering.Ordering`. `dali` puts the plugs in.
+A plug is a subclass: `observing.meter.Meter`, `bad_samples.replacement.Replacement`,
+`receipts.ledger.Receipts`, those in `dali.gpu_memory`. The slot for the order is
+`order.ordering.Ordering`. `readers.plugs` puts the plugs in.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from ..contract._types import IntArray
+from ..contract.catalog import Catalog
+from ..contract.format import Format
 from ..contract.reader import Reader
 from ..contract.views import Contents
+from ..order.ordering import Ordering
 from .buffers import BufferPool, Room
 
 
@@ -23,7 +27,7 @@ class Observer:
     """
 
     def opening(self) -> AbstractContextManager[object]:
-        """The calling thread opens the reader in the block."""
+        """The calling thread opens the reader in the block; after an error it is closed."""
         return nullcontext()
 
     def begin(self, reader: Reader, room: Room, bad: Sized) -> None:
@@ -32,16 +36,18 @@ class Observer:
     def be_lane(self, lane: int) -> None:
         """The calling thread is this lane of the reader from now on."""
 
-    def ask(self, index: int) -> None:
-        """The calling thread asks for a batch, and waits for it until `answer()`."""
+    def reading(self, lane: int, index: int, count: int) -> AbstractContextManager[object]:
+        """The lane reads a batch in the block, or `count` at once, of which this is the first."""
+        return nullcontext()
 
-    def answer(self, ready: int, nbytes: int | None) -> None:
-        """A batch of `nbytes` is there, or None for an error; `ready` had been read when asked."""
+    def waiting(self, index: int, ready: int) -> AbstractContextManager[list[int]]:
+        """The calling thread waits for a batch in the block, and appends the batch's bytes.
 
-    def end(self) -> None:
-        """The reader reads no more. May be called twice."""
+        When the batch was asked for, `ready` of the next ones had been read.
+        """
+        return nullcontext([])
 
-    def forget(self) -> None:
+    def closed(self) -> None:
         """The reader is closed. May be called twice."""
 
 
@@ -74,6 +80,37 @@ class Substitute:
     def handles(self, error: Exception) -> bool:
         """Return True if another sample may be delivered after this error."""
         return False
+
+
+class Ledger:
+    """Adds up the samples that reach the user; this one counts nothing. `receipts` has another.
+
+    A ledger must not refer to the stream. The last `pending` batches have not reached the user.
+
+    Attributes:
+        notes: functions of the stream, the batch at its position and `pending`; each returns a
+            function in C that notes the batch.
+    """
+
+    notes: Sequence[Callable[[Any, Any, int], Callable[[], object]]] = ()
+
+    def counted(self, fmt: Format, catalog: Catalog, ordering: Ordering) -> Format:
+        """Return a format with what is counted as one more output, or `fmt` itself."""
+        return fmt
+
+    def drop(self, pending: int) -> None:
+        """Forget the last batches, which never reach the user."""
+
+    def begin(self, stream: Any, saved: Any) -> None:
+        """Begin at the position of the stream, with the receipts of a state; None: it has none."""
+
+    def saved(self, stream: Any, pending: int) -> dict[str, Any]:
+        """Return what a state or a checkpoint has of the ledger."""
+        return {}
+
+    def receipt(self, stream: Any, pending: int, epoch: int | None, source: Any) -> dict[str, Any]:
+        """Return the receipt of an epoch, see `readers.receipt()`; ValueError: there is none."""
+        raise ValueError(f"{stream} has no receipts: create it with receipt='samples' or 'bytes'")
 
 
 class Memory:

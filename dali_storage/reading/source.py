@@ -52,7 +52,7 @@ class BatchStream:
             `configure()`.
         substitute: the handling of bad samples; known after `start()`.
         observer: sees what the reader does.
-        ledger: see `receipts.ledger`; None: no receipts.
+        ledger: adds up the samples that reach the user.
         ended: the reason for `batch()` to refuse, after `close()` or `end()`; None before.
         memory: the memory of the batches; made by `start()`.
         recent: the outputs of the last batches given to DALI; empty after `close()`.
@@ -74,7 +74,7 @@ class BatchStream:
         self.saved: object = None
         self.substitute = Substitute()
         self.observer: Observer = opening.observe(name, repr(self))
-        self.ledger = opening.ledger and opening.ledger()
+        self.ledger = opening.ledger()
         self.ended: str | None = None
         self.memory: Memory
         # DALI drops its references in a thread of its own, which waits for the interpreter lock if
@@ -163,7 +163,8 @@ class BatchStream:
             views = ()
         on_error = self.opening.on_error
         kind = Loading if on_error is None else on_error.loading(catalog, ordering)
-        loading = kind(catalog, reader, self.fmt, self.memory.buffers, views)
+        fmt = self.ledger.counted(self.fmt, catalog, ordering)
+        loading = kind(catalog, reader, fmt, self.memory.buffers, views)
         self.substitute = loading.substitute
         self._prefetcher = Prefetcher(
             loading,
@@ -273,7 +274,7 @@ class BatchStream:
 
     def _close_when_collected(self, close: Callable[[], None]) -> None:
         before = self._finalizer
-        closing = self._process, close, self.observer.forget
+        closing = self._process, close, self.observer.closed
         self._finalizer = weakref.finalize(self, _close_in, *closing)
         if before is not None:
             before.detach()  # not before: a Ctrl-C in between would leave nothing that closes
@@ -282,7 +283,7 @@ class BatchStream:
             self._refuse_ended()
 
 
-def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None]) -> None:
+def _close_in(process: int, close: Callable[[], None], closed: Callable[[], None]) -> None:
     """Close, unless in a fork."""
     # A fork shares the files with its parent, and has none of the threads.
     if os.getpid() == process:
@@ -290,6 +291,6 @@ def _close_in(process: int, close: Callable[[], None], forget: Callable[[], None
             # Watched until the end, because closing may hang, too.
             close()
         except Exception:
-            forget()
+            closed()
             raise
-        forget()
+        closed()

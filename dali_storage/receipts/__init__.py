@@ -2,7 +2,7 @@
 
 `combine()` adds the receipts of ranks, `join()` their states. The rest of this room is loaded for a
 reader with `receipt=`: `hashing` works in the lanes, `ledger` adds up what reaches the user.
-Imports contract/, order/, order/sampling/, reading/ and bad_samples/.
+Imports contract/, order/, ranks/ and reading/.
 """
 
 from .values import combine, join

@@ -16,21 +16,19 @@ high half of the key's hash is multiplied by 2 * label + 1, modulo 2**64.
 import importlib
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..bad_samples.replacement import Substituting
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
-from ..contract.errors import BackendUnavailable
+from ..contract.faces import explained
 from ..contract.format import Format, Wanted
 from ..contract.objects import scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
 from ..order.ordering import Ordering
-from ..reading.loading import LoadedBatch
 from .values import COLUMNS, Words
 
 _PART = 1 << 16  # names that are Python objects at the same time
@@ -38,11 +36,8 @@ _PART = 1 << 16  # names that are Python objects at the same time
 
 def xxh3() -> Any:
     """Return the hash, 16 bytes of bytes; raise BackendUnavailable if the package is missing."""
-    try:
+    with explained():
         return importlib.import_module("xxhash").xxh3_128_digest  # releases the interpreter lock
-    except ModuleNotFoundError:
-        what = "receipts need the package xxhash, which is not installed"
-        raise BackendUnavailable(what, "pip install 'dali-storage[receipts]'") from None
 
 
 class Hashes:
@@ -50,9 +45,7 @@ class Hashes:
 
     def __init__(self, catalog: Catalog, ordering: Ordering) -> None:
         """Look once for what the paths of each source have in common."""
-        mixture = getattr(ordering, "mixture", None)
-        self._catalog, self._digest = catalog, xxh3()
-        self._source_of = np.zeros_like if mixture is None else mixture.sources_of
+        self._catalog, self._digest, self._source_of = catalog, xxh3(), ordering.sources_of
         absolute = np.frombuffer(catalog.names, np.uint8)[catalog.offsets[:-1]] == ord("/")
         odd = any(re.search(it, catalog.names) for it in (b"//", rb"\./"))  # faster than one
         is_url = scheme(catalog.root) or scheme(catalog.file_name(0))
@@ -62,7 +55,7 @@ class Hashes:
         groups = np.split(order, np.flatnonzero(np.diff(sources[order])) + 1)
         self._cuts = np.zeros(int(sources.max(initial=0)) + 1, np.int64)
         # None: there are no labels, or those of readers.mix, or of classes, are not the data set's.
-        is_of_classes = mixture is not None and not isinstance(mixture.names[0], str)
+        is_of_classes = not isinstance(ordering.sources[0], (str, type(None)))
         given = catalog.labels[: 0 if is_of_classes or "joint" in catalog.sidecar else None]
         self._labels = np.zeros(given.size, np.int64)
         for group in groups:
@@ -96,6 +89,12 @@ class Hashes:
             rows[:, 5] = words[0, :, 0] * self._labels[samples].view(np.uint64)
         return rows
 
+    def rows_of_replaced(self, samples: IntArray) -> Words:
+        """Return the rows of n samples that others replace: with their keys and labels, no hash."""
+        rows = self.rows(samples, np.zeros_like(self._catalog.pieces_of(samples)), None)
+        rows[:, 1], rows[:, 3:5] = 1, 0
+        return rows
+
     def _paths(self, files: IntArray) -> list[bytes]:
         paths = self._catalog.file_paths(files)
         # abspath() keeps two slashes at the start.
@@ -119,45 +118,32 @@ def _words(numbers: IntArray) -> list[bytes]:
     return words
 
 
-class HashedLoading(Substituting):
-    """Reads batches with one more output, which no pipeline uses: `Hashes.rows()`.
+class Hashed(Format):
+    """A format with one more output, which no pipeline uses: `Hashes.rows()`."""
 
-    Of a sample that another one replaces, it has the key and the label, and 0 as the hash.
-    """
+    def __init__(self, fmt: Format, hashes: Hashes, of_bytes: bool) -> None:
+        """Add the output to those of `fmt`; `of_bytes`: the bytes are hashed, too."""
+        self._fmt, self._hashes, self._of_bytes = fmt, hashes, of_bytes
+        self.outputs = fmt.outputs
 
-    def __init__(
-        self, of_bytes: bool, ordering: Ordering, substitute: Any, catalog: Catalog, *more: Any
-    ) -> None:
-        """See `Substituting` for the other arguments."""
-        super().__init__(substitute, catalog, *more)
-        self._of_bytes, self._hashes = of_bytes, Hashes(catalog, ordering)
-        if of_bytes:
-            self._wanted = Format().wanted  # all bytes of a sample
-        if substitute.replaces:
-            self.views = ()  # `load()` knows which samples were asked for
+    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
+        """See `Format`."""
+        outputs = self._fmt.decode(catalog, delivered, views)
+        return self._with_rows(outputs, catalog, delivered, views)
 
-    def load(
-        self, batches: Mapping[int, IntArray | Exception], lane: int, wanted: Container[int]
-    ) -> dict[int, LoadedBatch | Exception]:
-        """See `Loading`."""
-        found = super().load(batches, lane, wanted)
-        for index, batch in found.items() if self.substitute.replaces else ():
-            if isinstance(batch, LoadedBatch):
-                asked = cast("IntArray", batches[index])
-                instead = np.flatnonzero(batch.samples != asked)
-                none = np.zeros(instead.size * self.catalog.pieces, np.int64)
-                rows = self._hashes.rows(asked[instead], none, None)
-                rows[:, 1], rows[:, 3:5] = 1, 0
-                cast("Words", batch.outputs[-1])[instead] = rows
-        return found
+    def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
+        """See `Format`; all bytes if they are hashed."""
+        if self._of_bytes or (wanted := self._fmt.wanted(catalog, delivered)) is None:
+            return None
+        decode, about = wanted.decode, (catalog, delivered)
+        return wanted._replace(decode=lambda views: self._with_rows(decode(views), *about, views))
 
-    def outputs(self, samples: IntArray, views: Views, wanted: Wanted | None) -> Sequence[Contents]:
-        """See `Loading`."""
-        found = super().outputs(samples, views, wanted)
+    def _with_rows(
+        self, outputs: Sequence[Contents], catalog: Catalog, delivered: IntArray, views: Views
+    ) -> Sequence[Contents]:
         enter("checking")
-        ranges = self.catalog.ranges  # if a part of a sample was read, its whole size
-        sizes: Any = (
-            views.sizes if ranges is None else ranges.sizes[self.catalog.pieces_of(samples)]
-        )
+        ranges = catalog.ranges  # if a part of a sample was read, its whole size
+        its = catalog.pieces_of(delivered)
+        sizes: Any = views.sizes if ranges is None else ranges.sizes[its]
         pieces = views.slices() if self._of_bytes else None
-        return [*found, self._hashes.rows(samples, sizes, pieces)]
+        return [*outputs, self._hashes.rows(delivered, sizes, pieces)]

@@ -1,30 +1,31 @@
 """The ledger of a stream: adds up what has reached the user, several batches at once."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
-from ..bad_samples.arguments import bad_sample_options
 from ..contract._types import IntArray
-from ..order.sampling.dealing import StreamOrder
+from ..contract.catalog import Catalog
+from ..contract.format import Format
+from ..order.ordering import Ordering
 from ..order.shards import Shards, rounds
 from ..ranks.run import before, run_of
 from ..reading.loading import LoadedBatch
+from ..reading.slots import Ledger
 from ..reading.source import BatchStream
-from .hashing import HashedLoading, xxh3
+from .hashing import Hashed, Hashes, xxh3
 from .values import COLUMNS, ROWS, Receipt, Words, receipt_of, table_of
 
 _STEP = 16  # batches that are added at once
 _HELD = 64  # batches that an iterator may hold; see `reading.position`
 
 
-def receipt_plugs(mode: Any, about: Mapping[str, Any], device: str, padded: Any) -> dict[str, Any]:
-    """Return the slots of an `Opening` with receipts; `about` are the options for bad samples.
+def receipts_of(mode: Any, device: str, padded: Any) -> Callable[[], Ledger]:
+    """Return what makes the ledger of a reader with the argument receipt=`mode`.
 
     Raises:
         ValueError: an argument is wrong.
@@ -38,12 +39,10 @@ def receipt_plugs(mode: Any, about: Mapping[str, Any], device: str, padded: Any)
         why = "otherwise an epoch begins within a batch"
         raise ValueError(f"receipt needs pad_last_batch=True; {why}")
     xxh3()
-    loading = partial(HashedLoading, mode == "bytes")
-    on_error = replace(bad_sample_options(about, device), kind=loading)
-    return {"on_error": on_error, "ledger": partial(Ledger, mode)}
+    return partial(Receipts, mode)
 
 
-class Ledger:
+class Receipts(Ledger):
     """The receipts of one stream, of the last two *turns* of each source. Used by one thread.
 
     A turn is an epoch or, in a stream of samples, a pass.
@@ -51,7 +50,7 @@ class Ledger:
 
     def __init__(self, mode: str) -> None:
         """`mode`: "samples" or "bytes"."""
-        self._mode = mode
+        self._mode, self.notes = mode, [self._note]
         self._run = dict[str, str]()  # of the state that this run goes on with
         # Position and `Hashes.rows()` of the last batches.
         self._given = deque[tuple[int, Words]]()
@@ -60,11 +59,12 @@ class Ledger:
         # Ctrl-C leaves no half.
         self._added: tuple[Words, IntArray, int] | None = None
 
-    def giving(self, stream: BatchStream, batch: LoadedBatch, pending: int) -> Callable[[], object]:
-        """Return a function in C that notes the batch at the position of the stream.
+    def counted(self, fmt: Format, catalog: Catalog, ordering: Ordering) -> Format:
+        """See `Ledger`."""
+        self._hashes = Hashes(catalog, ordering)
+        return Hashed(fmt, self._hashes, self._mode == "bytes")
 
-        `pending` batches are not with the user yet.
-        """
+    def _note(self, stream: BatchStream, batch: LoadedBatch, pending: int) -> Callable[[], object]:
         if stream.substitute.only is not None:
             return int  # for a search of bad samples, not for the user
         given, position = self._given, stream.position.next
@@ -78,16 +78,20 @@ class Ledger:
             self._added = tables, np.full_like(latest, epoch), position - 1
         elif len(given) > pending + _HELD + _STEP:
             self._add(stream, pending + _HELD)
-        return partial(given.append, (position, cast("Words", batch.outputs[-1])))
+        rows = cast("Words", batch.outputs[-1])
+        if batch.asked is not None:
+            instead = np.flatnonzero(batch.samples != batch.asked)
+            rows[instead] = self._hashes.rows_of_replaced(batch.asked[instead])
+        return partial(given.append, (position, rows))
 
     def drop(self, pending: int) -> None:
-        """Forget the last batches, which never reach the user."""
+        """See `Ledger`."""
         self._given = deque(islice(self._given, max(0, len(self._given) - pending)))
 
     def receipt(
         self, stream: BatchStream, pending: int, epoch: int | None = None, source: Any = None
     ) -> Receipt:
-        """Return the receipt of a turn; see `readers.receipt()`, also for the errors."""
+        """See `Ledger`."""
         self._add(stream, pending)
         if source not in (names := _About.of(stream).names):
             raise ValueError(f"{stream}: source must be one of {names!r:.200}, not {source!r}")
@@ -97,16 +101,15 @@ class Ledger:
             raise ValueError(f"{stream}: {what}: the receipts of earlier ones are forgotten")
         return self._of(stream, names.index(source), latest if epoch is None else epoch)
 
-    def saved(self, stream: BatchStream, pending: int) -> list[Receipt]:
-        """Return the receipts for a state or a checkpoint."""
+    def saved(self, stream: BatchStream, pending: int) -> dict[str, Any]:
+        """See `Ledger`."""
         self._add(stream, pending)
         latest = enumerate(self._known(stream)[1].tolist())
-        return [self._of(stream, k, turn) for k, it in latest for turn in (it - 1, it) if turn >= 0]
+        turns = [(k, turn) for k, it in latest for turn in (it - 1, it) if turn >= 0]
+        return {"receipt": [self._of(stream, *turn) for turn in turns]}
 
     def begin(self, stream: BatchStream, saved: Any) -> None:
-        """Begin at the position of the stream, with the receipts of a state; None: it has none.
-
-        Those of all ranks go on in rank 0.
+        """See `Ledger`; the receipts of all ranks go on in rank 0.
 
         Raises:
             ValueError: there are none within an epoch; or one is damaged, or of another mode or
@@ -180,7 +183,9 @@ def _turns(stream: BatchStream, positions: list[int]) -> tuple[list[int], IntArr
     """Return the number of samples of each batch without padding, and their sources and turns."""
     about, rest, size = _About.of(stream), stream.rest, stream.batch_size
     if about.dealt:
-        return cast("StreamOrder", stream.batches()).turns(positions)
+        dealt: Any = stream.batches()  # `StreamOrder`
+        found: tuple[list[int], IntArray, IntArray] = dealt.turns(positions)
+        return found
     counts, turns = list[int](), list[int]()
     shards = Shards(stream.open().ordering.epoch_size, stream.options)
     for position in positions:
@@ -204,8 +209,6 @@ class _About(NamedTuple):
     @classmethod
     def of(cls, stream: BatchStream) -> Self:
         ordering, world = stream.open().ordering, stream.options.num_shards
-        mixture = getattr(ordering, "mixture", None)
-        names = [None] if mixture is None else mixture.names
         batches = rounds(ordering.epoch_size, world, stream.batch_size)
         shard = None if world == 1 else [stream.options.shard_id, world]
-        return cls(names, batches, shard, ordering.dealt)
+        return cls([*ordering.sources], batches, shard, ordering.dealt)

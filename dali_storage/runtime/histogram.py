@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -95,9 +96,11 @@ class Times:
     def __init__(self) -> None:
         self.reset()
 
-    def record(self, thread: int, name: str, value: int, times: int = 1) -> None:
-        """Count an integer in a histogram of a thread, which has a number of its own."""
-        self._of[thread][name].record(value, times)
+    def record(self, thread: int, values: Mapping[str, int], count: int = 1) -> None:
+        """Count integers, in `count` equal shares, in a thread, which has a number of its own."""
+        own = self._of[thread]
+        for name, value in values.items():
+            own[name].record(value // count, count)
 
     def merged(self) -> dict[str, Histogram]:
         """The histograms of all threads together, by name."""

@@ -1,7 +1,6 @@
-"""The processors and the memory that this process may use, and the defaults that follow from them.
+"""The processors and the memory that this process may use, and its threads.
 
-The limits of a container are those of its control groups and of all above, of version 1 or 2. Each
-rule is a function of figures.
+The limits of a container are those of its control groups and of all above, of version 1 or 2.
 """
 
 import functools
@@ -9,16 +8,14 @@ import math
 import os
 import re
 import resource
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..contract.options import Choice
-
-KEPT = 0.6  # of the memory for the page cache may be filled by a data set
-_BUFFERS = 1 << 30  # bytes: what storage of 10 GB/s delivers in 100 ms, longer than a read takes
-
+_COMM = 15  # bytes of a thread's name in the kernel
+_KEPT = 0.6  # of the memory of the page cache
 _QUOTAS = ("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of cgroups 2 and 1
 _LIMITS = ("max", "current"), ("high", "current"), ("limit_in_bytes", "usage_in_bytes")  # of memory
 _CACHED = ("inactive_file", "active_file"), ("total_inactive_file", "total_active_file")
@@ -69,6 +66,11 @@ def cache_memory(root: Path = Path("/")) -> int | None:
     return min(free)
 
 
+def cacheable(memory: int) -> int:
+    """Return how many bytes of files stay in a page cache that may use `memory` bytes."""
+    return int(_KEPT * memory)
+
+
 def start_thread(thread: threading.Thread, remedy: str, root: Path = Path("/")) -> None:
     """Start a thread; without one, raise RuntimeError with the limits that there are and a remedy.
 
@@ -88,39 +90,26 @@ def start_thread(thread: threading.Thread, remedy: str, root: Path = Path("/")) 
         raise RuntimeError(f"{error}: {' and '.join(known) or 'no memory'}; {remedy}") from None
 
 
-def copying_lanes(count: int) -> Choice[int]:
-    """The lanes that may copy whole files at once on `count` processors."""
-    # Measured on 2 and 16: more compete for the interpreter lock, whatever DALI's threads do.
-    return Choice(1 if count < 4 else 2 if count < 8 else 3, f"{count} processors")
-
-
-def lanes(local: bool) -> Choice[int]:
-    """The batches to read at once: more where each request has to wait for a network."""
-    return Choice(3, "a local file system") if local else Choice(16, "not a known local one")
-
-
-def buffer_bytes(memory: int | None) -> Choice[int]:
-    """The bytes of batches that a reader may read ahead and keep."""
-    if memory is None or memory >= 8 * _BUFFERS:
-        return Choice(_BUFFERS, "an eighth of the free memory is more, or unknown")
-    return Choice(memory // 8, f"an eighth of the free memory, {_gb(memory)}")
-
-
-def cached_share(nbytes: int, memory: int | None) -> Choice[float]:
-    """The share of `nbytes` on a local disk to read through the page cache, the rest around it.
-
-    Only a fixed share, because the kernel evicts what a shuffled epoch needs next.
-    """
-    if memory is None:
-        return Choice(1.0, "the memory that may hold the data set is unknown")
-    if nbytes <= (most := int(KEPT * memory)):
-        return Choice(1.0, f"the data set fits in the memory that may hold it, {_gb(most)}")
-    share, what = most / nbytes, f"the data set, {_gb(nbytes)}, is larger than the memory that may"
-    return Choice(share, f"{what} hold it, {_gb(most)}; {share:.0%} of it is cached")
-
-
-def _gb(nbytes: int) -> str:
+def gigabytes(nbytes: int) -> str:
+    """Return a number of bytes, for messages."""
     return f"{nbytes / 1e9:,.1f} GB" if nbytes < 10e9 else f"{nbytes / 1e9:,.0f} GB"
+
+
+def show_name() -> None:
+    """Give the calling thread the name in the kernel that it has in Python, shortened to fit.
+
+    Python does so from 3.14 on, and cuts the end off, where the number is. Here,
+    "dali_storage:Reader:0" becomes "dali:Reader:0", and a long name is cut in front of its number.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    first, _, rest = threading.current_thread().name.partition(":")
+    name, colon, number = rest.rpartition(":")
+    begin = f"{first.removesuffix('_storage')}:{name}".encode("utf-8", "replace")
+    end = f"{colon}{number}".encode("utf-8", "replace")
+    path = f"/proc/self/task/{threading.get_native_id()}/comm"
+    with suppress(OSError), open(path, "wb", buffering=0) as file:
+        file.write((begin[: _COMM - len(end)] + end)[:_COMM])
 
 
 def _table(path: Path) -> dict[str, int]:

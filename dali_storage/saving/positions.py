@@ -21,7 +21,7 @@ def checkpoint(stream: BatchStream, pending: int) -> dict[str, Any]:
     """Make a checkpoint, with `pending` batches given to DALI but not yet to the user."""
     rest = cast("Rest | None", stream.rest)
     saved = saver_of(stream).checkpoint(stream.position.delivered(pending), rest)
-    return saved | _receipts(stream, pending)
+    return saved | stream.ledger.saved(stream, pending)
 
 
 def restore(stream: BatchStream, checkpoint: Mapping[str, Any]) -> None:
@@ -41,8 +41,7 @@ def restore(stream: BatchStream, checkpoint: Mapping[str, Any]) -> None:
     # Last, because `_move()` moves to its own position.
     stream.position.seek(saved["batches"])
     stream.restored = True
-    if stream.ledger is not None:
-        stream.ledger.begin(stream, saved["receipt"])
+    stream.ledger.begin(stream, saved["receipt"])
 
 
 def state(stream: BatchStream, pending: int) -> dict[str, Any]:
@@ -55,14 +54,7 @@ def state(stream: BatchStream, pending: int) -> dict[str, Any]:
     """
     rest = cast("Rest | None", stream.rest)
     saved = saver_of(stream).state(stream.position.delivered(pending), rest)
-    return saved | _receipts(stream, pending)
-
-
-def receipt(stream: BatchStream, pending: int, epoch: int | None, source: Any) -> dict[str, Any]:
-    """Return the receipt of an epoch; see `readers.receipt()`."""
-    if stream.ledger is None:
-        raise ValueError(f"{stream} has no receipts: create it with receipt='samples' or 'bytes'")
-    return stream.ledger.receipt(stream, pending, epoch, source)  # type: ignore[no-any-return]
+    return saved | stream.ledger.saved(stream, pending)
 
 
 def resume(stream: BatchStream, state: Mapping[str, Any]) -> None:
@@ -79,12 +71,7 @@ def resume(stream: BatchStream, state: Mapping[str, Any]) -> None:
     if stream.has_begun:
         raise RuntimeError(f"{stream} has begun to read; resume it before the first batch")
     _move(stream, state)
-    if stream.ledger is not None:
-        stream.ledger.begin(stream, state.get("receipt"))
-
-
-def _receipts(stream: BatchStream, pending: int) -> dict[str, Any]:
-    return {} if stream.ledger is None else {"receipt": stream.ledger.saved(stream, pending)}
+    stream.ledger.begin(stream, state.get("receipt"))
 
 
 def _move(stream: BatchStream, state: Mapping[str, Any]) -> None:

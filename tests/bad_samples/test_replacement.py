@@ -24,6 +24,7 @@ from dali_storage.contract.errors import (
 from dali_storage.contract.format import Format
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.views import Views
+from dali_storage.observing.statistics import figures
 from dali_storage.order import Order, OrderOptions
 from dali_storage.samples.discovery import from_files
 from tests.kit.reading_ahead import reading_ahead
@@ -109,7 +110,7 @@ def test_a_bad_sample_is_replaced_by_the_one_of_the_formula(error, lanes):
         assert epoch(ahead) == expected
     assert ahead.get(7).samples.tolist() == expected[28:32]
     assert {index for index, *_ in ahead.loading.substitute.found} == bad
-    assert ahead.observer.statistics.replaced == len(bad)
+    assert figures(ahead.observer).replaced == len(bad)
     ahead.close()
 
 

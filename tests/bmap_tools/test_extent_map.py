@@ -3,26 +3,10 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bmap_tools import load
 from bmap_tools.extent_map import csr_offsets, csr_rows, without_reserved
-from tests.kit.bmap.documents import document, write
-
-
-def test_the_name_of_a_file_by_its_index(tmp_path):
-    loaded = load(write(tmp_path, document()))
-    assert [loaded.name(0), loaded.name(2), loaded.name(-1)] == [
-        b"in the root",
-        b"a/two",
-        "b/deep/\udcff é 日本".encode("utf-8", "surrogateescape"),
-    ]
-    for file in (6, -7):
-        with pytest.raises(IndexError):
-            loaded.name(file)
-
 
 COUNTS = st.lists(st.integers(0, 4), max_size=6)
 

@@ -55,7 +55,7 @@ def test_data_in_the_inode_or_the_journal_is_not_mapped(tmp_path, bmap):
         assert files["inline"][::4] == [4, "its data lies inside of its inode"]
         assert files["journaled"][4] == "its new data goes to the journal first (chattr +j)"
         assert files["empty"][4] == []
-        assert through_the_image(made, bmap, "plain") == b"x" * 50_000
+        assert through_the_image(made, bmap)["plain"] == b"x" * 50_000
 
 
 def test_a_file_with_a_time_beyond_64_bits_is_not_mapped(root, bmap):

@@ -110,23 +110,30 @@ def test_on_a_network_file_system_no_more_is_promised_than_was_measured(
     assert option in found["worth a try"]
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["shards", "shards/0.tar", "shards/?.tar", "numbered", "x.index", "root", "npy", "npz"],
-)
+CALLS = [  # what is given, the call of its reader, and what it has
+    ("shards", "webdataset(ext=..., paths=glob.glob('{}/*.tar'))", "2 containers, "),
+    ("shards/0.tar", "webdataset(ext=..., paths='{}')", "1 containers, "),
+    ("shards/?.tar", "webdataset(ext=..., paths=['{}', ...])", "2 containers, "),
+    ("numbered", "webdataset(ext=..., paths=glob.glob('{}/*[0-9]'))", "2 containers, "),
+    ("x.index", "file(file_root='{}')", "12 files, "),
+    ("root", "file(file_root='{}')", "12 files, "),
+    ("npy", "numpy(file_root='{}')", "2 files, "),
+    ("npz", "npz(members=..., file_root='{}')", "2 files, "),
+]
+
+
+@pytest.mark.parametrize(("given", "call", "number"), CALLS)
 def test_containers_indexes_and_arrays_are_known_by_their_content(
-    given, root, tmp_path, monkeypatch, capsys
+    given, call, number, root, tmp_path, monkeypatch, capsys
 ):
     memory(monkeypatch, 1 << 30)
     (tmp_path / "shards").mkdir()
-    for number in range(2):
-        write_tar(tmp_path / "shards" / f"{number}.tar", [("a.jpg", b"a")])
+    for each in range(2):
+        write_tar(tmp_path / "shards" / f"{each}.tar", [("a.jpg", b"a")])
     assert index.main([*map(str, (tmp_path / "shards").glob("*.tar"))]) == 0
-    shutil.copytree(tmp_path / "shards", tmp_path / "numbered")
+    shutil.copytree(tmp_path / "shards", numbered := tmp_path / "numbered")
     for name in ("0", "1"):
-        os.rename(
-            tmp_path / f"numbered/{name}.tar", tmp_path / f"numbered/data-0000{name}-of-00002"
-        )
+        (numbered / f"{name}.tar").rename(numbered / f"data-0000{name}-of-00002")
     assert index.main([str(root), "-o", str(tmp_path / "x.index")]) == 0
     shutil.copy(tmp_path / "shards" / "0.tar", root / "stray.tar")
     for name, save in (("npy", np.save), ("npz", np.savez)):
@@ -136,18 +143,8 @@ def test_containers_indexes_and_arrays_are_known_by_their_content(
     capsys.readouterr()
     path, *more = map(str, sorted(tmp_path.glob(given)))
     data.examine(path, *more)
-    call, number = {
-        "shards": (f"webdataset(ext=..., paths=glob.glob('{path}/*.tar'))", "2 containers, "),
-        "shards/0.tar": (f"webdataset(ext=..., paths='{path}')", "1 containers, "),
-        "shards/?.tar": (f"webdataset(ext=..., paths=['{path}', ...])", "2 containers, "),
-        "numbered": (f"webdataset(ext=..., paths=glob.glob('{path}/*[0-9]'))", "2 containers, "),
-        "x.index": (f"file(file_root='{path}')", "12 files, "),
-        "root": (f"file(file_root='{path}')", "12 files, "),
-        "npy": (f"numpy(file_root='{path}')", "2 files, "),
-        "npz": (f"npz(members=..., file_root='{path}')", "2 files, "),
-    }[given]
     found = rows(capsys)
-    assert found["reader"].startswith(f"readers.{call},")
+    assert found["reader"].startswith(f"readers.{call.format(path)},")
     assert found["data"].startswith(number)
     assert ("mmap" in found["worth a try"]) is ("container" in number)
 
@@ -171,24 +168,28 @@ def test_objects_are_counted(server, monkeypatch, capsys):
         ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
         ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
         (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
-        (
-            "x.tar.gz",
-            "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; decomp",
-        ),
+        ("x.tar.gz", "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; dec"),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
         ("pipe", "[Errno 20] Not a directory: '{}'"),
-        ("bucket/train", "[Errno 2] No such file or directory: '{}'; a URL begins with s3://, g"),
     ],
 )
-def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path, capsys):
+def test_bad_input_is_an_error_that_names_it(given, said, root, tmp_path):
     (root / "empty").mkdir()
     if given == "x.tar.gz":
         (tmp_path / given).write_bytes(gzip.compress(b"a tar"))
     if given == "pipe":
         os.mkfifo(tmp_path / given)
     path = str(tmp_path / given)
+    with pytest.raises((OSError, ValueError)) as caught:
+        data.examine(path)
+    assert str(caught.value).startswith(said.format(path))
+
+
+def test_a_path_that_may_be_a_url_is_an_error_that_says_so(tmp_path, capsys):
+    path = str(tmp_path / "bucket/train")
     assert doctor.main([path]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {said.format(path)}")
+    said = f"error: [Errno 2] No such file or directory: '{path}'; a URL begins with s3://, g"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_containers_of_two_kinds_are_refused(tmp_path, capsys):

@@ -84,7 +84,6 @@ def test_bad_samples_are_recorded_in_files_only(kind, run, tmp_path):
         (index, "../a.tar /not/there.tar -o x", "'/not/there.tar'"),
         (index, "--coco /not/there -o x", "'/not/there'"),
         (check, "/not/there -o x", "'/not/there'"),
-        (index, "../a.tar -o x", "'x'"),
     ],
 )
 def test_the_missing_one_of_two_paths_is_named(module, words, named, run):

@@ -8,7 +8,7 @@ import sys
 import nvidia.dali
 import pytest
 
-from dali_storage.cli import index, prove
+from dali_storage.cli import prove
 from dali_storage.dali.comparing import VARIANTS
 from dali_storage.reading.source import BatchStream
 
@@ -106,6 +106,8 @@ def test_a_password_is_not_printed(capsys):
 
 
 def test_an_index_is_refused_by_the_name_of_its_root(root, tmp_path, capsys):
+    from dali_storage.cli import index
+
     made = str(tmp_path / "index")
     assert index.main([root, "-o", made]) == 0
     assert prove.main([made]) == 2

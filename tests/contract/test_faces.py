@@ -45,13 +45,13 @@ def test_a_use_that_failed_is_tried_again():
     program = (
         "import sys; from dali_storage import readers\n"
         "sys.modules['nvidia'] = None\n"
-        "try: readers.file\n"
+        "try: readers.sequence\n"
         "except ModuleNotFoundError as error: print(error)\n"
-        "del sys.modules['nvidia']; print(readers.file.__name__)"
+        "del sys.modules['nvidia']; print(readers.sequence.__name__)"
     )
     told, name = run(program).stdout.splitlines()
     assert "needs NVIDIA DALI, which is not installed: pip install" in told
-    assert name == "file"
+    assert name == "sequence"
 
 
 def test_two_threads_may_use_a_name_first_at_the_same_time():

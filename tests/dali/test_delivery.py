@@ -17,7 +17,8 @@ from nvidia.dali import fn
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract.ranges import Ranges
-from dali_storage.dali import batch_memory, gpu_memory, group, hold
+from dali_storage.dali import gpu_memory, group, hold
+from dali_storage.readers.plugs import batch_memory
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.slots import Memory
 from dali_storage.runtime import cuda
@@ -46,11 +47,8 @@ def records(monkeypatch):
     monkeypatch.setattr(group, "TensorListCPU", given)
 
 
-SHAPES = {
-    "sizes": ((700, 0, 4096, 1, 5000), False),
-    "size": ((700,), False),
-    "ranges": ((7000, 0, 4097, 1, 5000), True),
-}
+SHAPES = {"sizes": ((700, 0, 4096, 1, 5000), False), "size": ((700,), False)}
+SHAPES["ranges"] = (7000, 0, 4097, 1, 5000), True
 FIRST_SHAPE = pytest.mark.parametrize("catalog", ["sizes"], indirect=True)
 
 
@@ -70,13 +68,9 @@ def catalog(tree, request):
 def make(gpus, records, catalog, monkeypatch):
     def make(device):
         change = partial(put_on_gpu, gpu=1) if device == "gpu" else lambda reader: reader
-        opening = Opening(
-            find=lambda tree, remote: catalog,
-            reader=changed(change, MemoryReader),
-            device=device,
-            depth=2,
-            memory=batch_memory,
-        )
+        options = {"device": device, "depth": 2, "memory": batch_memory}
+        reader = changed(change, MemoryReader)
+        opening = Opening(find=lambda tree, remote: catalog, reader=reader, **options)
         reader = group.ReaderGroup("R", opening)
         nodes = list(reader.add_outputs(with_index=False, preserve=False))
         assert [node.device for node in nodes] == [device, "cpu"]
@@ -208,7 +202,7 @@ def test_a_failed_batch_is_kept_until_the_gpu_has_read_it_and_no_longer(gpus, ca
 @pytest.mark.parametrize("calls", [{0, 1, 2}, {2}])
 def test_ctrl_c_while_outputs_are_taken_never_lets_go_of_two_batches(gpus, catalog, make, calls):
     contents = expected(catalog, 12)[0]
-    for instruction in itertools.count():
+    for instruction in itertools.count(0, by_tier(5, 1)):
         pipeline = make("cpu")
         executor, stream = pipeline.executor, cuda.CudaStream(1)
         pipeline.run(4)

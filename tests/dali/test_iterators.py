@@ -1,6 +1,7 @@
 """Failed reads under the iterators of nvidia.dali.plugin.pytorch; kit/parity.py compares others."""
 
 import itertools
+import shutil
 from contextlib import contextmanager
 from functools import partial
 
@@ -158,22 +159,47 @@ def test_a_pipeline_that_is_reset_after_a_failed_read_goes_on(files, depth):
     assert made[0]._batches_to_consume == depth
 
 
+def by_run(pipeline):
+    data, _ = pipeline.run()
+    return data.as_array().tolist()
+
+
+def by_scheduling(pipeline):
+    pipeline.schedule_run()
+    data, _ = pipeline.share_outputs()
+    batch = data.as_array().tolist()
+    pipeline.release_outputs()
+    return batch
+
+
+@pytest.mark.parametrize("take", [by_run, by_scheduling])
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_scheduled_runs_go_on_after_a_failed_read(files, depth):
+def test_runs_go_on_after_a_failed_read(files, depth, take):
     (pipeline,) = pipelines(readers.file, files, pipeline={"prefetch_queue_depth": depth})
-    seen = []
+    expected, seen = real_batches(files), []
+    with missing(files, 8) as name, pytest.raises(FileNotFoundError) as caught:
+        while True:
+            seen.append(take(pipeline))
+    assert caught.value.filename == name
+    # Not before DALI schedules batch 8, which run() number 8 - (depth - 1) does.
+    assert len(seen) == 8 - (depth - 1)
+    assert [[batch] for batch in seen + [take(pipeline) for _ in range(10 - len(seen))]] == expected
 
-    def run(batches):
-        for _ in range(batches):
-            pipeline.schedule_run()
-            data, _ = pipeline.share_outputs()
-            seen.append(data.as_array().tolist())
-            pipeline.release_outputs()
 
-    with missing(files, 5), pytest.raises(FileNotFoundError):
-        run(10)
-    run(10 - len(seen))
-    assert [[batch] for batch in seen] == real_batches(files)
+def test_two_readers_stay_together_when_one_of_them_fails(files):
+    shutil.copytree(files, masks := files.with_name("masks"))
+    pipeline = pipeline_of(lambda: [readers.file(file_root=str(it))[0] for it in (files, masks)])
+
+    def assert_pair():
+        one, other = ([np.asarray(it).tobytes() for it in output] for output in pipeline.run())
+        assert one == other
+
+    for spoilt, batch in ((files, 7), (masks, 7), (files, 2)):
+        with missing(spoilt, batch), pytest.raises(FileNotFoundError):
+            while True:
+                assert_pair()
+        for _ in range(5):
+            assert_pair()
 
 
 @pytest.mark.parametrize("iterated", [False, True])

@@ -169,7 +169,7 @@ def test_debug_mode_is_refused(tree):
         Pipeline.pop_current()
 
 
-@pytest.mark.parametrize("point", range(25))
+@pytest.mark.parametrize("point", [*range(8), *(pytest.param(n, marks=LONG) for n in range(8, 25))])
 def test_ctrl_c_does_not_part_data_and_labels(tree, point):
     root = str(tree(40, sizes=(10, 20)))
     pipeline = build(readers.file, file_root=root)

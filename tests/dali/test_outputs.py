@@ -18,7 +18,6 @@ from dali_storage.dali import gpu_memory
 from dali_storage.reading.opening import Opening
 from tests.kit.containers import write_numbered_tars, write_tar
 from tests.kit.dali import both, pipeline_of
-from tests.kit.parity import take
 from tests.kit.reading_ahead import pool_of
 
 # --- Names and seeds -----------------------------------------------------------------------------
@@ -66,27 +65,6 @@ def test_generated_names_and_the_metadata_are_those_of_dali(tars):
     assert "__Webdataset_0" in nodes
 
 
-@pytest.mark.parametrize("outputs", [1, 2, 3])
-def test_seeds_are_inherited_as_in_dali(tars, outputs):
-    def run(module):
-        shuffled = {"random_shuffle": True, "initial_fill": 7}
-        if module is fn.readers:
-            shuffled["dont_use_mmap"] = True
-
-        def define():
-            before = fn.random.uniform(), fn.random.uniform(seed=3), fn.random.uniform()
-            first = webdataset(module, tars, outputs, **shuffled)
-            seeded = webdataset(module, tars, outputs, seed=5, **shuffled)
-            second = webdataset(module, tars, outputs, **shuffled)
-            # Used in another order than they were made.
-            return [*second[::-1], *before, *seeded, *first]
-
-        pipeline = pipeline_of(define, seed=17)
-        return take(pipeline, 20), pipeline.reader_meta()
-
-    both(run)
-
-
 # --- Shapes --------------------------------------------------------------------------------------
 
 
@@ -94,13 +72,8 @@ class Numbers(Format):
     """Of a sample of 4 bytes, the number i of the sample: outputs of several kinds."""
 
     operator, schema = "numbers", "Numbers"
-    outputs = (
-        Output(np.dtype(np.float32), 0),
-        Output(np.dtype(np.int16), 2),
-        Output(np.dtype(np.bool_), 1),
-        Output(None, None),
-        Output(),
-    )
+    numbers = Output(np.dtype(np.float32), 0), Output(np.dtype(np.int16), 2)
+    outputs = (*numbers, Output(np.dtype(np.bool_), 1), Output(None, None), Output())
 
     def decode(self, catalog, delivered, views):
         contents = views.contents()
@@ -242,34 +215,19 @@ def test_only_memory_of_the_lease_counts_as_page_locked():
     lease = pool_of(lambda nbytes: np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)).lease(9)
     own = np.zeros(100, np.uint8)
     of_the_lease = [
-        lease,
-        lease[3:9],
-        lease[3:9][1:],
-        lease.data[3:9],
-        lease[:80].reshape(4, 20)[1],
+        *(lease, lease[3:9], lease[3:9][1:], lease.data[3:9], lease[:80].reshape(4, 20)[1]),
         np.frombuffer(lease.data[8:16], np.int64),
         np.frombuffer(lease[8:16], np.int64).reshape(1, 1).T,
         np.frombuffer(lease.data[8:16], np.int64).data,
     ]
     not_of_it = [
-        own,
-        own.data,
-        own[3:].data[2:],
-        memoryview(b"bytes"),
-        b"bytes",
+        *(own, own.data, own[3:].data[2:], memoryview(b"bytes"), b"bytes", np.empty(0)),
         np.asarray(lease)[4:],  # it refers to the arena, and does not keep the lease alive
-        lease.copy(),
-        lease[[1, 2, 3]],
-        lease[[1, 2, 3]][1:],
-        lease[[1, 2, 3]].data,
+        *(lease.copy(), lease[[1, 2, 3]], lease[[1, 2, 3]][1:], lease[[1, 2, 3]].data),
         lease[lease > 300],
         np.frombuffer(lease[:8].tobytes(), np.int64),
         np.frombuffer(lease.copy(), np.int32)[1:].data,
         np.array(lease[:3], subok=True).reshape(1, 3),
-        np.empty(0),
     ]
     assert [gpu_memory._is_leased(each) for each in of_the_lease] == [True] * len(of_the_lease)
     assert [gpu_memory._is_leased(each) for each in not_of_it] == [False] * len(not_of_it)
-    memory = gpu_memory.PageLocked(pool_of(np.empty))
-    assert memory.page_locked(of_the_lease)
-    assert not any(memory.page_locked([*of_the_lease, each]) for each in not_of_it)

@@ -26,9 +26,6 @@ def expected_of(root, batches=5):
     return take(build(fn.readers.file, 4, file_root=root, dont_use_mmap=True), batches)
 
 
-# --- seeds ----------------------------------------------------------------------------------------
-
-
 def test_unseeded_pipelines_shuffle_the_same_epoch_differently(tree):
     arguments = {"file_root": str(tree(40, sizes=(9,))), "random_shuffle": True}
     first, second = (take(build(readers.file, **arguments), 10) for _ in range(2))
@@ -98,9 +95,6 @@ def test_the_first_call_of_a_process_knows_a_reader_and_nobody_need_close_it(tre
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     real = getattr(build(fn.readers.file, file_root=root, name="R"), method)("R")
     assert (run.returncode, run.stdout, run.stderr) == (0, f"{real}\ninterrupted\n", "")
-
-
-# --- the source and its statistics ----------------------------------------------------------------
 
 
 def test_statistics_of_a_reader_of_dali_are_refused(root):
@@ -245,12 +239,3 @@ def test_an_unused_output_causes_no_warning(root):
     assert [str(warning.message) for warning in caught] == []
     (batch,) = pipeline.run()
     assert np.asarray(batch[0]).tobytes() == expected_of(root, 1)[0][0]
-
-
-# --- what differs on purpose ----------------------------------------------------------------------
-
-
-def of_either(module, **arguments):
-    """The outputs of either reader; DALI cannot map the empty files."""
-    more = {"dont_use_mmap": True} if module is fn.readers else {}
-    return module.file(**arguments, **more)

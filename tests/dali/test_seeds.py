@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 from nvidia.dali import fn
 
-import dali_storage
 from dali_storage import readers
 from dali_storage.dali import executor
 from tests.kit.dali import both, pipeline_of
@@ -38,9 +37,10 @@ def readers_without_outputs_in_use(module, root):
     return fn.random.uniform(), shuffled(module, root), fn.random.uniform()
 
 
-@pytest.mark.parametrize(
-    "define", [more_than_all_seeds_of_a_pipeline, readers_without_outputs_in_use]
-)
+MANY = pytest.param(more_than_all_seeds_of_a_pipeline, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("define", [MANY, readers_without_outputs_in_use])
 def test_operators_draw_as_beside_dalis_readers(define, root):
     both(lambda module: take(pipeline_of(lambda: define(module, root), seed=9), 9))
 
@@ -57,12 +57,6 @@ def test_pipelines_of_the_same_nodes_draw_by_their_own_seeds(root):
 def drawing(read, **options):
     """A pipeline of labels, and of numbers drawn behind them."""
     return pipeline_of(lambda: (read(), fn.random.uniform()), seed=3, **options)
-
-
-def test_operators_draw_as_before_where_dalis_readers_are_patched(root):
-    expected = take(drawing(lambda: shuffled(fn.readers, root)), 9)
-    with dali_storage.patch():
-        assert take(drawing(lambda: shuffled(fn.readers, root)), 9) == expected
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}])

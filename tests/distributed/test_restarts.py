@@ -61,15 +61,10 @@ def by_ray(data, tmp_path_factory):
     (directory / "page.py").write_text(code)
     example = f"{ROOT}/examples/ray_train.py --data {data}/train"
     with TemporaryDirectory(prefix="ray-") as short:
-        done = namespace.run(
-            namespace.NETWORK,
-            *("-m", "tests.kit.ray_cluster", directory),
-            f"{example} --workers 2 --steps {FIRST}",
-            f"{example} --workers 3 --steps {LAST}",
-            directory / "page.py",
-            env=os.environ | LIMITS | {"TMPDIR": short},
-            capture_output=True,
-        )
+        runs = [f"{example} --workers {n} --steps {end}" for n, end in ((2, FIRST), (3, LAST))]
+        words = ["-m", "tests.kit.ray_cluster", directory, *runs, directory / "page.py"]
+        env = os.environ | LIMITS | {"TMPDIR": short}
+        done = namespace.run(namespace.NETWORK, *words, env=env, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return directory
 

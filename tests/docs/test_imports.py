@@ -302,6 +302,16 @@ def test_the_core_works_without_dali_and_without_rich():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_order_without_a_shuffle_loads_no_shuffle():
+    done = run(
+        "import sys\n"
+        "from dali_storage.order import Order, OrderOptions\n"
+        "Order(10, 4, OrderOptions()).batch(5)\n"
+        "assert not {'dali_storage.order.streams', 'dali_storage.order.libstdcxx'} & {*sys.modules}"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 EPOCH = """
 import json, os, sys, tempfile
 from nvidia.dali import pipeline_def
@@ -349,8 +359,14 @@ def test_an_epoch_of_the_default_reader_loads_the_core_and_nothing_else():
     beyond = [name for name in lines if not inside.fullmatch(name) or plugs.search(name)]
     assert beyond == []
     listed = "\n".join(f"{lines[name]:5} {name}" for name in sorted(lines, key=lines.__getitem__))
-    assert len(lines) <= 69, listed
-    assert sum(lines.values()) <= 9100, f"{sum(lines.values())} lines\n{listed}"
+    assert len(lines) <= 64, listed
+    assert sum(lines.values()) <= 8700, f"{sum(lines.values())} lines\n{listed}"
+
+
+def test_a_receipt_loads_no_other_family():
+    done = run(EPOCH.replace("seed=7", "receipt='bytes', pad_last_batch=True"))
+    found = re.findall(r"dali_storage\.(receipts\.ledger|bad_samples|order\.sampling)", done.stdout)
+    assert {*found} == {"receipts.ledger"}, done.stderr
 
 
 def test_backends_is_a_relative_link():

@@ -35,7 +35,7 @@ from tests.kit.videos import write_video
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def programs(tmp_path_factory):
     """Runs programs that see 200 JPEGs in two classes as /data/train; see tests/kit/printed.py."""
     with Printed(tmp_path_factory.mktemp("printed")) as run:
         for number in range(SAMPLES):
@@ -49,9 +49,16 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def data(run):
+def run(programs, tmp_path):
+    """The same, in the directory of the test."""
+    programs.cwd = tmp_path
+    return programs
+
+
+@pytest.fixture
+def data(programs):
     """The directory of the pictures, as it is called here."""
-    return run.data / "photos"
+    return programs.data / "photos"
 
 
 SAMPLES = 200
@@ -59,6 +66,29 @@ SAMPLES = 200
 
 def contents_of(data):
     return [path.read_bytes() for path in sorted(data.rglob("*.jpg"))]
+
+
+def program(page, number=0):
+    return snippets(page, "python")[number]
+
+
+SIZE = "torch.Size([{0}, 224, 224, 3]) torch.Size([{0}{1}\n"
+EPOCH = "".join(SIZE.format(size, "]) torch.int64") for size in (64, 64, 64, 8))
+READ = "import dali_storage\npipe.run()\nprint(dali_storage.statistics(pipe, 'Reader').batches > 0)"
+SHAPE = "print(next(iter(loader))[0].shape)"
+PRINTED = [  # a page, the number of its program, what is added to that, and what both print
+    ("README.md", 0, "", SIZE.format(64, ", 1])") * 4),
+    ("docs/older-code.md", 0, f"pipe = Training()\n{READ}", "True\n"),
+    ("docs/older-code.md", 1, READ, "True\n"),
+    ("docs/sampling.md", 0, "", snippets("docs/sampling.md", "text")[0]),
+    ("docs/start.md", 0, "", EPOCH * 2),
+    ("docs/transforms.md", 0, SHAPE, "torch.Size([64, 3, 160, 160])\n"),
+]
+
+
+@pytest.mark.parametrize(("page", "number", "more", "printed"), PRINTED)
+def test_a_program_of_a_page_prints(page, number, more, printed, run):
+    assert run(program(page, number), more) == printed
 
 
 names = {}
@@ -72,22 +102,13 @@ def test_the_backend_of_its_page_has_at_most_40_lines():
     assert len(PREAD.splitlines()) <= 40
 
 
-def test_the_backends_of_their_page_need_no_packaging(run, data, tmp_path):
+def test_the_backends_of_their_page_need_no_packaging(run, data):
     with zipfile.ZipFile(run.data / "train.zip", "w") as archive:
         for path in sorted(data.rglob("*.jpg")):
             archive.write(path, path.relative_to(data))
     show = "print([bytes(data.at(i)) for i in range(64)], len(labels))"
-    both = run(PREAD, USE, show, ZIP, USE_ZIP, show, cwd=tmp_path)
+    both = run(PREAD, USE, show, ZIP, USE_ZIP, show)
     assert both == 2 * f"{contents_of(data)[:64]} 64\n"
-
-
-def test_the_snippets_of_older_code_are_read_by_dali_storage(run, tmp_path):
-    for code, made in zip(
-        snippets("docs/older-code.md", "python"), ["pipe = Training()", ""], strict=True
-    ):
-        read = "import dali_storage\npipe.run()\n"
-        read += 'print(dali_storage.statistics(pipe, "Reader").batches > 0)'
-        assert run(code, made, read, cwd=tmp_path) == "True\n"
 
 
 SHAPES = "print([data.at(n).shape for n in range(64)], labels.as_array().ravel().tolist())"
@@ -110,12 +131,12 @@ def test_the_records_of_the_page_of_readers_of_containers_are_read(run, data, tm
     columns["offsets"] = np.concatenate([np.cumsum(it) - it for it in np.split(sizes, [10])])
     for name, column in (columns | {"labels": np.arange(SAMPLES)}).items():
         np.save(tmp_path / f"{name}.npy", column)
-    (code,) = snippets("docs/container-readers.md", "python")
-    shapes_by_label(run(code, "data, labels = images().run()", SHAPES, cwd=tmp_path), images)
+    shapes_by_label(
+        run(program("docs/container-readers.md"), "data, labels = images().run()", SHAPES), images
+    )
 
 
-def test_the_manifests_of_the_audio_page_are_read(run, data, tmp_path):
-    (code,) = snippets("docs/audio.md", "python")
+def test_the_manifests_of_the_audio_page_are_read(run, data):
     manifests.recording(run.data / "a.flac", 9000, 8000, ("FLAC", "PCM_16"))
     line = json.loads(*snippets("docs/audio.md", "json"))
     spoken = [line | {"audio_filepath": "/data/a.flac", "offset": 0.5, "duration": 0.25}]
@@ -124,21 +145,20 @@ def test_the_manifests_of_the_audio_page_are_read(run, data, tmp_path):
     for name, lines in ("train.json", spoken), ("captions.jsonl", seen):
         manifests.write(run.data / name, lines)
     show = "print([it[0].shape() for each in (speech(), pictures()) for it in each.run()])"
-    shapes = ast.literal_eval(run(code, show, cwd=tmp_path))
+    shapes = ast.literal_eval(run(program("docs/audio.md"), show))
     assert shapes[1:3] + shapes[4:] == [[], [len("hello")], [1], [1]]
     assert shapes[0] == [257 // 2, 1 + 16000 // 4 // 256]
 
 
-def test_the_images_and_masks_of_the_readers_page_are_cropped_alike(run, tmp_path):
+def test_the_images_and_masks_of_the_readers_page_are_cropped_alike(run):
     pixels = np.random.default_rng(1).integers(0, 34, (520, 530), np.uint8)
     for template in columns_of_the_page()[0][0]:
         path = run.data / "cityscapes" / template.format("aachen/aachen_000000_000019")
         path.parent.mkdir(parents=True)
         Image.fromarray(pixels).save(path)
-    (code,) = snippets("docs/more-readers.md", "python")
     read = "images, masks = (it.as_array()[..., :1] for it in cityscapes().run())\n"
     read += "print((images == masks).all(), images.shape, images.max())"
-    assert run(code, read, cwd=tmp_path) == "True (16, 512, 512, 1) 33\n"
+    assert run(program("docs/more-readers.md"), read) == "True (16, 512, 512, 1) 33\n"
 
 
 def columns_of_the_page():
@@ -146,6 +166,23 @@ def columns_of_the_page():
     (table,) = re.findall(r"\| data set \|.*\n\|.*\n((?:\|.*\n)+)", text_of("docs/more-readers.md"))
     rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
     return [(re.findall(r"`([^`]+)`", files), keys.strip("`")) for _, files, keys in rows]
+
+
+def test_the_batches_of_the_page_without_a_pipeline_are_those_of_the_files(run, data):
+    evaluation, source = snippets("docs/batches.md", "python")
+    lines = []
+    for label in range(2):
+        files = sorted((data / f"class{label}").iterdir())
+        means = [np.asarray(Image.open(it)).mean() for it in files]
+        mean = f"{np.mean(means):.1f}"
+        lines.append(f"class {label}: {len(means)} images of brightness {mean}\n")
+    assert run(evaluation) == "".join(lines)
+    theirs = source[source.index("@pipeline_def") :].replace("train()", "theirs()")
+    call = 'fn.readers.file(file_root="/data/train", random_shuffle=True, seed=7)'
+    theirs = re.sub(r"fn\.external_source\(.*\)", call, theirs)
+    same = "all((a.at(n) == b.at(n)).all() for n in range(64))"
+    read = f"print([{same} for a, b in zip(train().run(), theirs().run())])"
+    assert run(source, theirs, read) == "[True, True]\n"
 
 
 @pytest.mark.parametrize(("files", "keys"), columns_of_the_page())
@@ -164,7 +201,7 @@ def test_the_templates_of_the_readers_page_find_their_files(files, keys, tmp_pat
     assert contents(pipeline) == expected
 
 
-def test_the_boxes_of_the_coco_page_are_cropped(run, data, tmp_path):
+def test_the_boxes_of_the_coco_page_are_cropped(run, data):
     names = [path.relative_to(data) for path in sorted(data.rglob("*.jpg"))]
     sizes = [{"width": 40 + int(it.stem) % 20, "height": 30} for it in names]
     images = [{"id": n, "file_name": str(it)} | sizes[n] for n, it in enumerate(names)]
@@ -175,28 +212,26 @@ def test_the_boxes_of_the_coco_page_are_cropped(run, data, tmp_path):
     (run.data / "coco/train").symlink_to("../photos")
     read = "pictures, boxes, labels = detection().run()\n"
     read += "print(pictures.as_array().shape, len(boxes), len(labels))"
-    (code,) = snippets("docs/coco.md", "python")
-    assert run(code, read, cwd=tmp_path) == "(64, 300, 300, 3) 64 64\n"
+    assert run(program("docs/coco.md"), read) == "(64, 300, 300, 3) 64 64\n"
 
 
-def test_the_images_of_the_lmdb_page_are_decoded(run, data, tmp_path):
+def test_the_images_of_the_lmdb_page_are_decoded(run, data):
     images = contents_of(data)
     values = [datum(it, label) for label, it in enumerate(images)]
     write_lmdb(run.data / "train_lmdb", values)
-    (code,) = snippets("docs/lmdb.md", "python")
-    text = run(code, "data, labels = train().run()", SHAPES, cwd=tmp_path)
+    text = run(program("docs/lmdb.md"), "data, labels = train().run()", SHAPES)
     assert max(shapes_by_label(text, images)) > 64
 
 
-def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(run, tmp_path):
+def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(run):
     """TensorBoard is a stand-in."""
     show, _ = snippets("docs/slow.md", "python")
     board, prometheus, _ = snippets("docs/observability.md", "python")
-    lines = run(show, cwd=tmp_path).splitlines()
+    lines = run(show).splitlines()
     assert re.fullmatch(r"20 batches, .* of \d batches ready when asked", lines[0])
     assert [line.split()[0] for line in lines[2:5]] == ["decoding", "opening", "reading"]
     assert lines[-1].startswith("verdict: the storage ")
-    lines = run(WRITERS, board, FIRST, prometheus, ASK, cwd=tmp_path).splitlines()
+    lines = run(WRITERS, board, FIRST, prometheus, ASK).splitlines()
     assert re.fullmatch(r"tensorboard dali_storage/Reader/batches \d\.0 0", lines[0])
     assert re.fullmatch(r'dali_storage_batches_total\{reader="Reader"\} 100\d\.0', lines[1])
 
@@ -223,35 +258,34 @@ print(*[line for line in text.splitlines() if line.startswith("dali_storage_batc
 
 
 def test_the_orders_of_the_sampling_page_are_given(run, data, tmp_path):
-    mixed, own = snippets("docs/sampling.md", "python")
-    assert [run(mixed, cwd=tmp_path)] == snippets("docs/sampling.md", "text")
     lengths = list(map(len, contents_of(data)))
     np.save(tmp_path / "lengths.npy", lengths)
     read = "print([data.shape()[n][0] for data in samples().run()[:1] for n in range(64)])"
-    shapes = ast.literal_eval(run(own, read, cwd=tmp_path))
+    shapes = ast.literal_eval(run(program("docs/sampling.md", 1), read))
     ascents = [later >= earlier for earlier, later in itertools.pairwise(shapes)]
     assert ascents.count(False) <= 64 // (SAMPLES // 10)
 
 
-def test_the_shards_of_the_containers_page_are_trained_with(run, tmp_path):
+def test_the_shards_of_the_containers_page_are_trained_with(run):
     pack, train, _ = snippets("docs/containers.md", "python")
-    run(pack, cwd=tmp_path)
+    run(pack)
     assert make_indexes([str(tar) for tar in (run.data / "shards").iterdir()]) == 0
     show = "        print(images.shape, labels.tolist())"
-    batches = [line.split("]) ") for line in run(train, show, cwd=tmp_path).splitlines()]
+    batches = [line.split("]) ") for line in run(train, show).splitlines()]
     assert [shape for shape, _ in batches] == ["torch.Size([64, 224, 224, 3"] * 3
     labels = [label for _, text in batches for label in ast.literal_eval(text)]
     assert labels != sorted(labels)
     assert {*labels} == {0, 1}
     assert max(labels.count(0), labels.count(1)) <= SAMPLES // 2
     (compare,) = snippets("docs/prove.md", "python")
-    printed = run(compare, cwd=tmp_path, quiet=False)  # DALI warns that it makes the indexes
+    printed = run(compare, quiet=False)  # DALI warns that it makes the indexes
     assert printed == f"{SAMPLES} samples are equal\n"
     other = compare.replace("shuffle=True", "shuffle=webdataset is readers.webdataset")
     with pytest.raises(AssertionError, match=r"status 1[^$]*\nAssertionError\n"):
-        run(other, cwd=tmp_path)
+        run(other)
 
 
+@pytest.mark.long
 def test_the_text_labels_of_the_containers_page_are_numbers(run, data, tmp_path):
     with tarfile.open(run.data / "a.tar", "w") as tar:
         for number, path in enumerate(sorted(data.rglob("*.jpg"))):
@@ -266,19 +300,18 @@ pipe = train(enable_checkpointing=True)
 begun = labels(pipe)
 print(begun + labels(train(checkpoint=pipe.checkpoint(), enable_checkpointing=True)))
 """
-    numbers = ast.literal_eval(run(code, resume, cwd=tmp_path))
+    numbers = ast.literal_eval(run(code, resume))
     assert numbers == [70 + 3 * number for number in range(128)]
 
 
-def test_the_videos_of_the_page_of_other_formats_are_read_in_the_windows_of_dali(run, tmp_path):
+def test_the_videos_of_the_page_of_other_formats_are_read_in_the_windows_of_dali(run):
     frames = {run.data / "a.avi": 250, run.data / "b.avi": 90}
     for path, count in frames.items():
         write_video(path, count)
-    (code,) = snippets("docs/other-formats.md", "python")
     names = "import hashlib\nvideos, starts = clips(batch_size=36).run()\n"
     names += "for n in range(36):\n    data = bytes(videos.at(n))\n"
     names += "    print(int(starts.at(n)[0]), hashlib.sha256(data).hexdigest())"
-    ours = [line.split() for line in run(code, names, cwd=tmp_path).splitlines()]
+    ours = [line.split() for line in run(program("docs/other-formats.md"), names).splitlines()]
     windows = {"sequence_length": 16, "stride": 2, "step": 8, "enable_frame_num": "scalar"}
     reader = fn.experimental.readers.video
     [theirs] = take(build(reader, 36, {}, filenames=[*map(str, frames)], **windows), 1)
@@ -307,26 +340,10 @@ def test_frames_beyond_the_end_of_a_video_are_what_the_page_of_other_formats_say
     assert edge[1:].tolist() == [edge[1]] * 3
 
 
-SIZE = "torch.Size([{0}, 224, 224, 3]) torch.Size([{0}{1}"
-
-
-@pytest.mark.parametrize(
-    ("page", "sizes", "labels"),
-    [
-        ("README.md", [64] * 4, ", 1])"),
-        ("docs/start.md", [64, 64, 64, SAMPLES - 192] * 2, "]) torch.int64"),
-    ],
-)
-def test_the_pipeline_of_a_first_page_delivers_its_batches(page, sizes, labels, run, tmp_path):
-    (code,) = snippets(page, "python")
-    lines = run(code, cwd=tmp_path).splitlines()
-    assert lines == [SIZE.format(size, labels) for size in sizes]
-
-
 @pytest.mark.parametrize(
     "diff", [*snippets("README.md", "diff"), *snippets("docs/start.md", "diff")]
 )
-def test_the_diff_of_a_page_reads_every_sample(diff, run, data, tmp_path):
+def test_the_diff_of_a_page_reads_every_sample(diff, run, data):
     """Its new side, in a pipeline."""
     new = "".join(f"    {line[1:]}\n" for line in diff.splitlines() if line[0] != "-")
     made = f"""
@@ -337,16 +354,16 @@ def diff():
 jpegs, labels = diff().run()
 print(sum(labels.as_array().ravel().tolist()), sum(it[0] for it in jpegs.shape()))
 """
-    assert run(made, cwd=tmp_path) == f"{SAMPLES // 2} {sum(map(len, contents_of(data)))}\n"
+    assert run(made) == f"{SAMPLES // 2} {sum(map(len, contents_of(data)))}\n"
 
 
-def test_the_pipeline_of_the_loaders_page_is_trained_with(run, tmp_path):
-    lines = run(snippets("docs/loaders.md", "python")[1], cwd=tmp_path).splitlines()
+def test_the_pipeline_of_the_loaders_page_is_trained_with(run):
+    lines = run(program("docs/loaders.md", 1)).splitlines()
     stats = r"[\d,]+ samples/s · waited \d+% · of it storage \d+% → \w+-bound: .*"
     assert len([line for line in lines if re.fullmatch(stats, line)]) == 3
 
 
-def test_the_samples_of_a_batch_that_fails_are_named(run, tmp_path):
+def test_the_samples_of_a_batch_that_fails_are_named(run):
     failing, replacing = snippets("docs/bad-samples.md", "python")
     broken = run.data / "broken"
     for number in range(66):
@@ -356,10 +373,10 @@ def test_the_samples_of_a_batch_that_fails_are_named(run, tmp_path):
     with run.instead("train", "broken"):
         caught = textwrap.indent(failing, "    ")
         refused = 'except RuntimeError as error:\n    print("decoders" in str(error))'
-        *its, last = run(f"try:\n{caught}{refused}", cwd=tmp_path).splitlines()
+        *its, last = run(f"try:\n{caught}{refused}").splitlines()
         assert its == [f"({n}, '/data/train/class0/{n:02}.jpg')" for n in range(32)]
         assert last == "True"
-        text = run(replacing, cwd=tmp_path, quiet=False)
+        text = run(replacing, quiet=False)
     assert text == "9 /data/train/class0/09.jpg it is HTML or XML\n"
 
 
@@ -367,41 +384,35 @@ def test_the_epoch_of_the_page_on_receipts_is_complete(run, data, tmp_path):
     whole, epoch = str(tmp_path / "train.json"), str(tmp_path / "epoch.json")
     assert receipt.main([str(data), "--bytes", "-o", whole]) == 0
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "0", "WORLD_SIZE": "1"}
-    (program,) = snippets("docs/receipts.md", "python")
-    run(program, "dist.destroy_process_group()", cwd=tmp_path, quiet=False, **alone)  # gloo warns
+    code = program("docs/receipts.md")
+    run(code, "dist.destroy_process_group()", quiet=False, **alone)  # gloo warns
     assert receipt.main(["compare", whole, epoch]) == 0
 
 
 @pytest.mark.long
-def test_the_folders_of_the_loaders_page_are_read(run, data, tmp_path):
+def test_the_folders_of_the_loaders_page_are_read(run, data):
     synsets = run.data / "imagenet" / "train"
     synsets.mkdir(parents=True)
     for number, folder in enumerate(sorted(data.iterdir())):
         (synsets / f"n{number:08d}").symlink_to(f"../../photos/{folder.name}")
     read = "print(images.dtype, labels.shape, len(train), len(val), next(iter(train))[0].shape)"
-    text = run(snippets("docs/loaders.md", "python")[0], read, cwd=tmp_path)
+    text = run(program("docs/loaders.md"), read)
     assert text == "torch.float32 torch.Size([64]) 3 4 torch.Size([64, 3, 176, 176])\n"
 
 
-def test_the_transforms_of_their_page_work(run, tmp_path):
-    (code,) = snippets("docs/transforms.md", "python")
-    show = "print(next(iter(loader))[0].shape)"
-    assert run(code, show, cwd=tmp_path) == "torch.Size([64, 3, 160, 160])\n"
-
-
-def test_the_evaluator_of_the_page_on_speed_takes_loaders(run, tmp_path):
-    _, evaluator = snippets("docs/slow.md", "python")
-    text = run(evaluator, "    print(images.flatten()[:99].sum())", cwd=tmp_path, quiet=False)
+@pytest.mark.long
+def test_the_evaluator_of_the_page_on_speed_takes_loaders(run):
+    show = "    print(images.flatten()[:99].sum())"
+    text = run(program("docs/slow.md", 1), show, quiet=False)
     assert len(text.splitlines()) == 3
     assert len({*text.splitlines()}) <= 2  # of an epoch of three batches
 
 
-def test_a_step_of_slurm_reads_its_shard(run, tmp_path):
-    train, *_ = snippets("docs/scaling.md", "python")
+def test_a_step_of_slurm_reads_its_shard(run):
     show = "meta = train().reader_meta('Reader')\n"
     show += "print(meta['shard_id'], meta['number_of_shards'])"
     slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
-    assert run(train, show, cwd=tmp_path, **slurm) == "1 2\n"
+    assert run(program("docs/scaling.md"), show, **slurm) == "1 2\n"
 
 
 RECORDED = """
@@ -415,22 +426,23 @@ Pipeline.run = recording
 """
 
 
-def test_the_program_of_the_page_on_resuming_gives_each_sample_once(run, tmp_path):
+@pytest.mark.long
+def test_the_program_of_the_page_on_resuming_gives_each_sample_once(run):
     """On one rank, again, and on two; it prints what the page shows."""
     (code,) = snippets("docs/resume.md", "python")
     for number in range(1000):  # a class each, so that a label is a sample
         (run.data / f"many/{number:03}").mkdir(parents=True)
         (run.data / f"many/{number:03}/x.jpg").write_bytes(b"x")
 
-    def program(rank, ranks):
+    def of_rank(rank, ranks):
         slurm = {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(ranks)}
-        text = run(RECORDED, code, "print(given)", cwd=tmp_path, **slurm)
+        text = run(RECORDED, code, "print(given)", **slurm)
         printed, _, given = text.rpartition("[[")
         return printed, ast.literal_eval(f"[[{given}")
 
     with run.instead("train", "many"):
-        first, second = program(0, 1), program(0, 1)
-        other, zero, last = program(1, 2), program(0, 2), program(0, 1)
+        first, second = of_rank(0, 1), of_rank(0, 1)
+        other, zero, last = of_rank(1, 2), of_rank(0, 2), of_rank(0, 1)
     assert [first[0] + second[0]] == snippets("docs/resume.md", "text")
     epochs = [it for each in (first, second) for batch in each[1] for it in batch]
     assert sorted(epochs[:1000]) == [*range(1000)]
@@ -440,8 +452,7 @@ def test_the_program_of_the_page_on_resuming_gives_each_sample_once(run, tmp_pat
 
 
 @pytest.mark.long
-def test_the_loaders_of_torchrun_are_saved_and_go_on(run, tmp_path):
-    torchrun = snippets("docs/scaling.md", "python")[1]
+def test_the_loaders_of_torchrun_are_saved_and_go_on(run):
     show = """
 epoch = iter(train)
 next(epoch)
@@ -454,13 +465,12 @@ distributed.destroy_process_group()
 """
     variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     variables |= {"MASTER_PORT": "29400", "GLOO_SOCKET_IFNAME": "lo"}
-    assert run(torchrun, show, cwd=tmp_path, quiet=False, **variables) == "True 2\n"
+    assert run(program("docs/scaling.md", 1), show, quiet=False, **variables) == "True 2\n"
 
 
 @pytest.mark.long
-def test_the_loader_of_lightning_is_trained_with(run, tmp_path):
-    fit = snippets("docs/scaling.md", "python")[2]
-    text = run(fit, "print(trainer.global_step)", cwd=tmp_path, quiet=False)
+def test_the_loader_of_lightning_is_trained_with(run):
+    text = run(program("docs/scaling.md", 2), "print(trainer.global_step)", quiet=False)
     assert text.splitlines()[-1] == "6"
 
 
@@ -476,25 +486,24 @@ assert server.stdout.readline() == "http://127.0.0.1:9000\\n"
 
 
 @pytest.fixture(scope="module")
-def bucket(run):
+def bucket(programs):
     """A directory that is served as the bucket."""
-    path = run.data / "buckets" / "bucket"
+    path = programs.data / "buckets" / "bucket"
     path.mkdir(parents=True)
     return path
 
 
-def test_the_pipeline_of_the_object_store_page_delivers_its_samples(run, bucket, data, tmp_path):
+def test_the_pipeline_of_the_object_store_page_delivers_its_samples(run, bucket, data):
     shutil.copytree(data, bucket / "train")
     code, _ = snippets("docs/object-store.md", "python")
     show = "images, labels = train().run()\nprint(len(images), labels.as_array().sum())"
-    images, ones = run(
-        SERVED, code, show, cwd=tmp_path, **environment("http://127.0.0.1:9000")
-    ).split()
+    images, ones = run(SERVED, code, show, **environment("http://127.0.0.1:9000")).split()
     assert images == "64"
     assert 0 < int(ones) < 64
 
 
-def test_the_containers_of_the_object_store_page_are_read(run, bucket, data, tmp_path):
+@pytest.mark.long
+def test_the_containers_of_the_object_store_page_are_read(run, bucket, data):
     (bucket / "shards").mkdir()
     (run.data / "indexes").mkdir()
     for number, path in enumerate(sorted(data.rglob("*.jpg"))[:100]):
@@ -504,9 +513,7 @@ def test_the_containers_of_the_object_store_page_are_read(run, bucket, data, tmp
         index_by_wds2idx(bucket / f"shards/{number:05d}.tar").rename(index)
     _, code = snippets("docs/object-store.md", "python")
     show = "print([int(bytes(it)) for it in train().run()[1]])"
-    labels = ast.literal_eval(
-        run(SERVED, code, show, cwd=tmp_path, **environment("http://127.0.0.1:9000"))
-    )
+    labels = ast.literal_eval(run(SERVED, code, show, **environment("http://127.0.0.1:9000")))
     assert len({*labels}) == 64
     assert labels != sorted(labels)
 

@@ -184,18 +184,6 @@ def test_a_region_for_one_call_is_refused(arrays):
     assert array == ("int32", (3, 4), np.arange(12, dtype=np.int32).tobytes(), None)
 
 
-@pytest.mark.parametrize("mode", ["eager", "deferred"])
-def test_the_error_of_a_call_is_made_again_of_its_type_and_has_the_first_as_its_cause(arrays, mode):
-    with ndd.EvalMode[mode], readers.Numpy(2, file_root=arrays, roi_start=[5]) as reader:
-        called = reader(batch_size=2)
-        with pytest.raises(RecordError) as raised:
-            called.evaluate()
-    found = raised.value.__cause__
-    assert type(found) is RecordError
-    assert os.path.samefile(found.filename, os.path.join(arrays, "0.npy"))
-    assert "the region would be from 5" in str(found)
-
-
 @pytest.mark.dali("2.3")
 def test_values_that_are_marked_invariant_are_taken_as_they_are(arrays, tmp_path):
     tars, _ = write_numbered_tars(tmp_path, [3])
@@ -228,33 +216,6 @@ def test_a_call_of_one_feature_gives_no_dictionary_as_in_dali(tmp_path):
         assert tensors(called) == tensors(real(batch_size=1))
 
 
-def test_nodes_of_torchdata_take_the_readers_that_dalis_can_be_named_in(arrays, tmp_path):
-    pytest.importorskip("torchdata")
-    from nvidia.dali.experimental.dynamic.pytorch import nodes
-
-    files, indexes = write_numbered_tfrecords(tmp_path, [3])
-    features = {name: tfrecord.FixedLenFeature([1], tfrecord.int64, 0) for name in ("n", "m")}
-    tars, _ = write_numbered_tars(tmp_path, [3])
-
-    def play(place):
-        def first(make, **given):
-            node = nodes.Reader(getattr(place, make), batch_size=2, **given)
-            node.reset()
-            given = node.next().items()
-            return {key: it if isinstance(it, str) else tensors(it) for key, it in given}
-
-        return [
-            outcome(lambda: first("Numpy", file_root=arrays)),
-            first("Numpy", file_root=arrays, output_names=["array"]),
-            first("Webdataset", paths=tars, ext="n", output_names=["number"]),
-            first("TFRecord", path=files, index_path=indexes, features=features),
-        ]
-
-    assert (found := play(readers)) == play(ndd.readers)
-    assert found[0][0] is ValueError
-    assert found[3] == {"data": "n", "label": "m"}
-
-
 def test_the_new_arguments_have_their_effect(tmp_path):
     files, _ = write_numbered_tfrecords(tmp_path, [50, 50])
     arguments = {"path": files, "features": {"n": tfrecord.FixedLenFeature([], tfrecord.int64, 0)}}
@@ -271,20 +232,3 @@ def test_the_new_arguments_have_their_effect(tmp_path):
         with pytest.raises(RecordError, match=r"1\.tfrecord.*checksum"):
             next(epoch)
     assert numbers == [*range(50, 99)]
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "words"),
-    [
-        (lambda: readers.Webdataset(ext="n"), TypeError, "missing .* argument: 'paths'"),
-        (lambda: readers.Webdataset(paths="x"), TypeError, "missing .* argument: 'ext'"),
-        (lambda: readers.Numpy(resume={}), TypeError, r"Numpy.* unexpected .* argument 'resume'"),
-        (lambda: readers.TFRecord(path="x", features={}), ValueError, "features must not be empty"),
-        (lambda: readers.Numpy(device="gpu"), ValueError, "device must be 'cpu' in dynamic mode"),
-        (lambda: readers.Numpy(-1, files=["x"]), ValueError, "Numpy: max_batch_size must"),
-        (lambda: next(readers.Numpy(files=["x.npy"]).next_epoch()), FileNotFoundError, r"x\.npy"),
-    ],
-)
-def test_wrong_arguments_are_refused_by_name(call, error, words):
-    with pytest.raises(error, match=words):
-        call()

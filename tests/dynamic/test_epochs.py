@@ -20,7 +20,7 @@ from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 LONG = pytest.mark.long
 CAPTURE = pytest.mark.dali("2.3")
-NEW = {"Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
+NEW = {"File": {"exclude"}, "Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
 
 
 # --- epochs -------------------------------------------------------------------------------------
@@ -52,11 +52,6 @@ def test_samples_are_named_if_wanted(tree, capture):
     assert not any(names(File(file_root=root)))
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_epochs_of_samples_are_those_of_dalis_reader(tree, order):
-    both(epochs(None), file_root=str(tree(22)), **order)
-
-
 @pytest.mark.parametrize(
     "chosen",
     [
@@ -74,15 +69,6 @@ def test_epochs_of_samples_are_those_of_dalis_reader(tree, order):
 )
 def test_other_arguments_have_the_effect_of_dalis(tree, chosen):
     both(epochs(4, number=2), file_root=str(tree(22)), **chosen)
-
-
-def test_files_of_a_list_or_given_by_name_are_those_of_dalis_reader(tree):
-    root = tree(22)
-    names = sorted((str(path.relative_to(root)) for path in root.glob("*/*")), reverse=True)
-    listed = root.parent / "list"
-    listed.write_text("".join(f"{name} {label}\n" for label, name in enumerate(names)))
-    both(epochs(4), file_root=str(root), file_list=str(listed))
-    both(epochs(4), file_root=str(root), files=names, labels=[*range(7, 29)])
 
 
 @given(
@@ -126,15 +112,6 @@ def test_two_epochs_at_once_take_from_one_stream(tree):
         return [contents(next(turn)) for turn in turns] + [contents(it) for it in two]
 
     both(play, file_root=str(tree(22)))
-
-
-def test_calls_of_the_reader_give_the_batches_of_dalis(tree):
-    for size, options in ((4, {"batch_size": 4}), (None, {}), (4, {})):
-        both(
-            lambda reader, options=options: [contents(reader(**options)) for _ in range(9)],
-            file_root=str(tree(22)),
-            max_batch_size=size,
-        )
 
 
 def test_mistakes_that_dalis_reader_refuses_are_refused_in_its_words(tree):

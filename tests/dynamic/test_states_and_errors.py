@@ -14,6 +14,7 @@ import nvidia.dali.experimental.dynamic as ndd
 import pytest
 
 from dali_storage.contract.errors import ContainerChangedError, StaleMapError
+from dali_storage.dynamic import readers
 from dali_storage.dynamic.readers import File
 from dali_storage.dynamic.reading_operator import ReadingOperator
 from tests.kit.dynamic import ORDERS, batches, both, contents, real_reader
@@ -121,35 +122,28 @@ def test_a_state_is_refused_for_another_batch_size_other_files_or_of_dalis_reade
             next(reader.next_epoch())
 
 
-@pytest.mark.parametrize("given", [{}, {"stall_after": None}, {"stall_after": 2}], ids=str)
-def test_a_reader_is_watched_as_its_argument_says(root, given):
-    with File(4, file_root=root, **given) as reader:
-        assert reader._opening.observe.keywords["stall_after"] == given.get("stall_after", 60)
-
-
 # --- what is refused, what is left --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("make", "arguments", "words"),
     [
-        ({"device": "gpu"}, r"device must be 'cpu' in dynamic mode, not 'gpu': data.gpu\(\)"),
-        ({"device": "gpu:1"}, "device must be 'cpu' in dynamic mode, not 'gpu:1'"),
-        ({"device": "disk"}, "device must be 'cpu' in dynamic mode, not 'disk'"),
-        ({"name": 3}, "name must be a string, not 3"),
-        ({"max_batch_size": 0}, "max_batch_size must be an integer from 1 to 2147483647, not 0"),
-        ({"max_batch_size": "4"}, "max_batch_size must be an integer .* not '4'"),
-        ({"lazy_init": "no"}, "lazy_init must be True or False, not 'no'"),
-        ({"enable_checkpointing": "no"}, "enable_checkpointing must be True or False, not 'no'"),
-        ({"backend": "tape"}, "tape"),
-        ({"shard_id": 1}, "shard_id must be .*, not 1"),
-        ({"stall_after": 0}, "stall_after must be a number of seconds above 0"),
+        (File, {"device": "gpu"}, r"device must be 'cpu' in dynamic mode, not 'gpu': data.gpu\(\)"),
+        (File, {"device": "gpu:1"}, "device must be 'cpu' in dynamic mode, not 'gpu:1'"),
+        (File, {"name": 3}, "name must be a string, not 3"),
+        (File, {"max_batch_size": 0}, "File: max_batch_size must be .* from 1 to 2147483647, no"),
+        (File, {"max_batch_size": "4"}, "max_batch_size must be an integer .* not '4'"),
+        (File, {"lazy_init": "no"}, "lazy_init must be True or False, not 'no'"),
+        (File, {"enable_checkpointing": "no"}, "enable_checkpointing must be .*, not 'no'"),
+        (File, {"shard_id": 1}, "shard_id must be .*, not 1"),
+        (readers.Webdataset, {"ext": "n"}, "missing .* argument: 'paths'"),
+        (readers.Numpy, {"resume": {}}, r"Numpy.* unexpected .* argument 'resume'"),
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused_at_once(tree, arguments, words):
+def test_wrong_arguments_are_refused_at_once(make, arguments, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        File(**{"file_root": str(tree(3))} | arguments)
+        make(**({"file_root": "/no"} if make is File else {}) | arguments)
 
 
 @pytest.mark.parametrize(

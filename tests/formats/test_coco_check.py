@@ -13,14 +13,13 @@ from dali_storage.formats.coco.parse import Found
 
 GONE = object()
 POLYGONS, PIXELS = {"polygon_masks": True}, {"pixelwise_masks": True}
+SIZE, FLAGS = {"width": 10, "height": 20}, {"category_id": 5, "iscrowd": 0, "area": 3.5}
 DATA = {
     "info": {"year": 2017},
-    "images": [
-        {"id": 10 + it, "file_name": f"{it}.jpg", "width": 10, "height": 20} for it in range(4)
-    ],
+    "images": [{"id": 10 + it, "file_name": f"{it}.jpg", **SIZE} for it in range(4)],
     "annotations": [
-        {"id": 50 + it, "image_id": 10 + it, "category_id": 5, "bbox": [it, 2, 3, 4.5]}
-        | {"iscrowd": 0, "area": 3.5, "segmentation": [[it, 2, 3, 4, 5, 6]]}
+        {"id": 50 + it, "image_id": 10 + it, **FLAGS, "bbox": [it, 2, 3, 4.5]}
+        | {"segmentation": [[it, 2, 3, 4, 5, 6]]}
         for it in range(4)
     ],
     "categories": [{"id": 5, "name": "a"}, {"id": 2, "name": "b"}],

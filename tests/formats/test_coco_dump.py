@@ -15,9 +15,28 @@ from dali_storage.formats.coco.origin import Source
 from dali_storage.formats.files import LOCAL
 
 
+def ints(*values, kind="<i4"):
+    """A number of values, and their bytes."""
+    return len(values), np.array(values, kind).tobytes()
+
+
+def rle(height, width, *runs):
+    """One mask of pixels."""
+    head = np.array([height, width, len(runs)], "<u8").tobytes()
+    return 1, head + np.array(runs, "<u4").tobytes()
+
+
+def polygons(*rows):
+    """The object of each polygon, and its first and last vertex."""
+    return len(rows), np.array(rows, "<i4").tobytes()
+
+
+def vertices(values):
+    return len(values) // 2, np.array(values, "<f4").tobytes()
+
+
 def write(folder, **files):
     """A dump of two images, with two objects and one; files replace its own, or are left out."""
-    ints = lambda *values, kind="<i4": (len(values), np.array(values, kind).tobytes())  # noqa: E731
     content = {
         "counts": ints(2, 1),
         "offsets": ints(0, 2),
@@ -26,19 +45,16 @@ def write(folder, **files):
         "original_ids": ints(7, 9),
         "polygons_count": ints(1, 1, kind="<i8"),
         "polygon_offset": ints(0, 1, kind="<i8"),
-        "polygon_data": (2, np.array([[1, 0, 3], [0, 0, 3]], "<i4").tobytes()),
+        "polygon_data": polygons([1, 0, 3], [0, 0, 3]),
         "vertices_count": ints(3, 3, kind="<i8"),
         "vertices_offset": ints(0, 3, kind="<i8"),
-        "vertices": (6, np.array([1, 1, 3, 1, 3, 3] * 2, "<f4").tobytes()),
+        "vertices": vertices([1, 1, 3, 1, 3, 3] * 2),
         "heights": ints(4, 4),
         "widths": ints(5, 5),
         "mask_count": ints(1, 0, kind="<i8"),
         "masks_offset": ints(0, 1, kind="<i8"),
         "masks_rles_idx": ints(0),
-        "masks_rles": (
-            1,
-            np.array([4, 5, 2], "<u8").tobytes() + np.array([12, 8], "<u4").tobytes(),
-        ),
+        "masks_rles": rle(4, 5, 12, 8),
     } | files
     folder.mkdir()
     (folder / "filenames.dat").write_bytes(b"a b.jpg\nc.jpg\n")
@@ -77,35 +93,25 @@ def damaged():
         yield name, None, "is missing, and should have"
     yield "labels", (3, bytes(11)), "has 15 bytes, but should have 16"
     yield "labels", (2, bytes(8)), "has 2 entries, but should have 3"
-    yield "counts", (2, np.array([4, -1], "<i4").tobytes()), "does not match"
-    yield "offsets", (2, np.array([0, 1], "<i4").tobytes()), "does not match"
-    for polygon in ([2, 0, 3], [-1, 0, 3], [0, 0, 4], [0, 2, 1], [0, -1, 2]):
-        values = np.array([polygon, [0, 0, 3]], "<i4").tobytes()
-        yield "polygon_data", (2, values), "has objects or vertices outside of the sample"
+    yield "counts", ints(4, -1), "does not match"
+    yield "offsets", ints(0, 1), "does not match"
+    for wrong in ([2, 0, 3], [-1, 0, 3], [0, 0, 4], [0, 2, 1], [0, -1, 2]):
+        words = "has objects or vertices outside of the sample"
+        yield "polygon_data", polygons(wrong, [0, 0, 3]), words
     yield "masks_rles", None, "has 0 entries in 4 bytes, but should have 1"
     yield "masks_rles", (1, bytes(20)), "has 24 bytes, but should have more"
+    of_another = r"RLE of object 0 of 'a b.jpg' .* size \[{}, {}\], .*\[4, 5\]"
     for size in ([5, 4], [4, 6]):
-        content = np.array([*size, 1], "<u8").tobytes() + np.array([20], "<u4").tobytes()
-        yield (
-            "masks_rles",
-            (1, content),
-            rf"RLE of object 0 of 'a b.jpg' .* size \[{size[0]}, {size[1]}\], .*\[4, 5\]",
-        )
-    content = np.array([4, 5, 1], "<u8").tobytes() + np.array([19], "<u4").tobytes()
-    yield "masks_rles", (1, content), "has 19 pixels"
-    yield "masks_rles_idx", (1, np.array([2], "<i4").tobytes()), "objects outside of the sample"
+        yield "masks_rles", rle(*size, 20), of_another.format(*size)
+    yield "masks_rles", rle(4, 5, 19), "has 19 pixels"
+    yield "masks_rles_idx", ints(2), "objects outside of the sample"
     for far in (4e8, -2e6, np.inf, np.nan):
-        values = np.array([1, 1, 3, far, 3, 3] * 2, "<f4").tobytes()
         words = r"a polygon of 'a b.jpg' has the vertex \[3.0, .*\], farther away than 1,000,000"
-        yield "vertices", (6, values), words
-    yield "widths", (2, np.array([0, 5], "<i4").tobytes()), "has a size below 1"
-    wide = (2, np.array([5, 2**29], "<i4").tobytes())
-    yield (
-        "widths",
-        wide,
-        r"'c.jpg' has the size \[4, 536870912\], and masks have at most 1,073,741,8",
-    )
-    yield "labels", (3, np.array([1, -2, 1], "<i4").tobytes()), "a label is below 0"
+        yield "vertices", vertices([1, 1, 3, far, 3, 3] * 2), words
+    yield "widths", ints(0, 5), "has a size below 1"
+    words = r"'c.jpg' has the size \[4, 536870912\], and masks have at most 1,073,741,8"
+    yield "widths", ints(5, 2**29), words
+    yield "labels", ints(1, -2, 1), "a label is below 0"
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [*damaged()])
@@ -139,22 +145,18 @@ def test_a_dump_without_objects_needs_no_files_of_them(tmp_path):
 
 
 def test_relative_vertices_are_far_in_pixels(tmp_path):
-    vertices = (6, np.array([1, 1, 3, 2.5e5, 3, 3] * 2, "<f4").tobytes())
-    folder = write(tmp_path / "d", vertices=vertices)
+    folder = write(tmp_path / "d", vertices=vertices([1, 1, 3, 2.5e5, 3, 3] * 2))
     read(folder, pixelwise_masks=True)
     with pytest.raises(ValueError, match=r"'a b.jpg' has the vertex \[3.0, 250000.0\], farther"):
         read(folder, pixelwise_masks=True, ratio=True)
 
 
 def test_an_outline_has_a_longest_length(tmp_path):
-    far = [[9e5, 0], [-9e5, 0]] * 6
-    content = {
-        "vertices_count": (2, np.array([3, 12], "<i8").tobytes()),
-        "vertices": (15, np.array([[1, 1], [3, 1], [3, 3], *far], "<f4").tobytes()),
-    }
+    far = vertices([1, 1, 3, 1, 3, 3] + [9e5, 0, -9e5, 0] * 6)
+    content = {"vertices_count": ints(3, 12, kind="<i8"), "vertices": far}
     for last in (6, 12):
-        polygons = np.array([[1, 0, 3], [0, 0, last]], "<i4").tobytes()
-        folder = write(tmp_path / str(last), **content, polygon_data=(2, polygons))
+        content["polygon_data"] = polygons([1, 0, 3], [0, 0, last])
+        folder = write(tmp_path / str(last), **content)
         if last == 6:
             read(folder, pixelwise_masks=True)
     with pytest.raises(ValueError, match=r"'c.jpg' is 19,800,000 pixels long, above 10,000,000"):

@@ -5,6 +5,7 @@ import re
 import shutil
 import struct
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -150,30 +151,17 @@ def main(content, at, form, value):
 
 def root(content):
     """The number of the root page."""
-    roots = {
-        struct.unpack_from("<Q", content, at + 144)[0]: struct.unpack_from("<Q", content, at + 128)[
-            0
-        ]
-        for at in (0, PAGE)
-    }
-    return roots[max(roots)]
+    read = partial(struct.unpack_from, "<QQQ", content)  # the root, the last page, the transaction
+    pages = [read(at + 128) for at in (0, PAGE)]
+    return max(pages, key=lambda it: it[2])[0]
 
 
 DAMAGED = {
     "empty": (lambda it: b"", "not an LMDB"),
     "text": (lambda it: b"text\n" * 5000, "not an LMDB: the magic number is missing"),
-    "big-endian": (
-        lambda it: put(it, 16, value=it[16:20][::-1]),
-        "or in another byte order; dump",
-    ),
-    "32 bits": (
-        lambda it: put(put(it, 12, value=it[16:20]), 16, value=b"\1\0\0\0"),
-        "written by a 32-bit machine",
-    ),
-    "version": (
-        lambda it: put(it, 20, PAGE + 20, value=struct.pack("<I", 999)),
-        "version 999, not 1 as of LMDB 0.9",
-    ),
+    "big-endian": (lambda it: put(it, 16, value=it[16:20][::-1]), "in another byte order; dump"),
+    "32 bits": (lambda it: put(it, 12, value=it[16:20] + b"\1\0\0\0"), "by a 32-bit machine"),
+    "version": (lambda it: put(it, 20, PAGE + 20, value=b"\xe7\3\0\0"), "version 999, not 1 as of"),
     "several values": (lambda it: main(it, 4, "<H", 4), "several values each .MDB_DUPSORT"),
     "page size": (lambda it: put(it, 40, value=struct.pack("<I", 4097)), "page size is 4,097"),
     "no meta page": (lambda it: put(it, PAGE, value=bytes(PAGE)), "a meta page is missing"),
@@ -183,24 +171,15 @@ DAMAGED = {
     "no depth": (lambda it: main(it, 6, "<H", 0), "its root is page"),
     "less depth": (lambda it: main(it, 6, "<H", 1), "is of another kind"),
     "more depth": (lambda it: main(it, 6, "<H", 3), "is of another kind"),
-    "entries": (
-        lambda it: main(it, 32, "<Q", 301),
-        "it has 300 values, but its meta page says 301",
-    ),
+    "entries": (lambda it: main(it, 32, "<Q", 301), "it has 300 values, but its meta page .* 301"),
     "no root": (lambda it: main(it, 40, "<Q", 2**64 - 1), "its root is page 18,446"),
     "root beyond": (lambda it: main(it, 40, "<Q", 2**40), "its root is page 1,099,511,627,776"),
     "root is a meta page": (lambda it: main(it, 40, "<Q", 1), "its root is page 1"),
-    "another number": (
-        lambda it: put(it, root(it) * PAGE, value=b"\xff"),
-        r"page \d+ has the number of another",
-    ),
+    "another number": (lambda it: put(it, root(it) * PAGE, value=b"\xff"), "number of another"),
     "list": (lambda it: put(it, root(it) * PAGE + 12, value=b"\7\0"), "has a wrong list"),
     "long list": (lambda it: put(it, root(it) * PAGE + 12, value=b"\0\x0f"), "has a wrong list"),
     "node": (lambda it: put(it, root(it) * PAGE + 16, value=b"\xfe\xff"), "a node outside of it"),
-    "child": (
-        lambda it: put(it, node(it, 0), value=b"\xff" * 4),
-        r"page 4,294,967,295 does not exist",
-    ),
+    "child": (lambda it: put(it, node(it, 0), value=b"\xff" * 4), "page 4,294,967,295 does not"),
     "twice": (lambda it: put(it, node(it, 1), value=it[node(it, 0) :][:4]), "is twice in the tree"),
     "named": (lambda it: put(it, leaf(it, 0) + 4, value=b"\2"), "it has databases with names"),
     "several": (lambda it: put(it, leaf(it, 0) + 4, value=b"\4"), "it has several values for a k"),
@@ -271,48 +250,21 @@ def test_wrong_bytes_are_refused_or_give_places_within_the_file(good, tmp_path):
     assert found[True] > found[False] > 3
 
 
-def test_a_database_that_is_written_while_it_is_read_is_refused(tmp_path, monkeypatch):
+def append(path):
+    with open(path, "ab") as file:
+        file.write(bytes(PAGE))
+
+
+@pytest.mark.parametrize("change", [commit, append], ids=["a transaction", "without one"])
+def test_a_file_that_is_written_while_it_is_read_is_refused(change, tmp_path, monkeypatch):
     path = write_lmdb(tmp_path / "db", [bytes(100)] * 500) / "data.mdb"
     real = os.preadv
-
-    def read(*given):
-        commit(path)
-        return real(*given)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with pytest.raises(
-        ContainerChangedError, match="was written while its pages were read"
-    ) as info:
+    monkeypatch.setattr(os, "preadv", lambda *given: (change(path), real(*given))[1])
+    words = "was written while its pages were read"
+    with pytest.raises(ContainerChangedError, match=words) as info:
         pages.scan(os.fsencode(path))
     assert info.value.filename == str(path)
     assert not open_files(tmp_path)
-
-
-def test_a_file_that_is_written_without_a_transaction_while_it_is_read_is_refused(
-    tmp_path, monkeypatch
-):
-    path = write_lmdb(tmp_path / "db", [bytes(100)] * 500) / "data.mdb"
-    real = os.preadv
-
-    def read(*given):
-        with open(path, "ab") as file:
-            file.write(bytes(PAGE))
-        return real(*given)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with pytest.raises(ContainerChangedError, match="was written while its pages were read"):
-        pages.scan(os.fsencode(path))
-
-
-def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path):
-    path = tmp_path / "data.mdb"
-    made = make_index(write_lmdb(tmp_path / "x", [b"a"]) / "data.mdb", tmp_path / "i")
-    os.mkfifo(path)
-    with pytest.raises(OSError, match="not a regular file") as info:
-        index.find([os.fsencode(path)], None)
-    assert info.value.filename == str(path)
-    with pytest.raises(ContainerChangedError, match="is of another file"):
-        index.find([os.fsencode(path)], [made])
 
 
 # --- indexes ------------------------------------------------------------------------------------
@@ -343,8 +295,7 @@ def touch(path):
 
 
 def enlarge(path):
-    with open(path, "ab") as file:
-        file.write(bytes(PAGE))
+    append(path)
     os.utime(path, ns=(1, 1))
 
 
@@ -361,7 +312,15 @@ def replace_by_another(path):
     os.utime(path, ns=(1, 1))
 
 
-@pytest.mark.parametrize("change", [commit, touch, enlarge, replace_by_text, replace_by_another])
+def replace_by_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+REPLACED = [replace_by_text, replace_by_another, replace_by_a_pipe]
+
+
+@pytest.mark.parametrize("change", [commit, touch, enlarge, *REPLACED])
 def test_an_index_of_another_state_of_its_file_is_refused(change, tmp_path):
     path = write_lmdb(tmp_path / "db", [b"x" * 100] * 100) / "data.mdb"
     os.utime(path, ns=(1, 1))

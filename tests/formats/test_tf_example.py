@@ -126,24 +126,15 @@ def decoded(kind, values):
 
 
 floats = st.floats(width=32, allow_nan=False)
+integers = st.integers(-(2**63), 2**63 - 1)
 lists = st.one_of(
     st.lists(st.binary(max_size=200), max_size=3).map(bytes_feature),
     st.builds(float_feature, st.lists(floats, max_size=5), packed=st.booleans()),
-    st.builds(
-        int64_feature, st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), packed=st.booleans()
-    ),
+    st.builds(int64_feature, st.lists(integers, max_size=5), packed=st.booleans()),
 )
-unknown = st.sampled_from(
-    [
-        message(9, b"unknown"),
-        varint(9 << 3) + varint(-1),
-        varint(9 << 3 | 1) + bytes(8),
-        varint(9 << 3 | 5) + bytes(4),
-        varint(1 << 3 | 5) + bytes(4),
-        varint(2 << 3) + b"\1",
-        GROUP + message(1, b"x") + GROUP + END + END,
-    ]
-)
+UNKNOWN = [message(9, b"unknown"), varint(9 << 3) + varint(-1), varint(9 << 3 | 1) + bytes(8)]
+UNKNOWN += [varint(9 << 3 | 5) + bytes(4), varint(1 << 3 | 5) + bytes(4), varint(2 << 3) + b"\1"]
+unknown = st.sampled_from([*UNKNOWN, GROUP + message(1, b"x") + GROUP + END + END])
 
 
 def fields(*choices):
@@ -285,12 +276,8 @@ def test_groups_are_nested_as_deep_as_dali_allows(level, deepest):
 # A name with a size of two bytes, of which the first is the size of a name that ends where fields
 # that are unknown end, and before a value that would fill the entry.
 _FIELDS = b"\x0a\x81\0a" + message(2, int64_feature([5])) + message(9, bytes(100))
-LOOKALIKE = message(
-    1,
-    message(
-        1, _FIELDS + message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6])))
-    ),
-)
+_REST = message(9, bytes(2 + 129 - len(_FIELDS) - 2) + message(2, int64_feature([6])))
+LOOKALIKE = message(1, message(1, _FIELDS + _REST))
 
 
 REPEATED_REPLACED_OR_UNKNOWN = [

@@ -47,17 +47,10 @@ def some_message(random, depth):
     parts = []
     for _ in range(random.randint(0, 3)):
         long = random.choice([b"", b"", b"\x80", b"\x80\x80"])
-        parts.append(
-            random.choice(
-                [
-                    varint(16) + varint(random.choice([1, 300])),
-                    varint(200 << 3) + b"\x05",
-                    bytes([16 | 128]) + long + b"\x00" + b"\x07",
-                    message(1, some_message(random, depth - 1)) if depth else b"",
-                    message(9, b"skipped"),
-                ]
-            )
-        )
+        fields = [varint(16) + varint(random.choice([1, 300])), varint(200 << 3) + b"\x05"]
+        fields += [bytes([16 | 128]) + long + b"\x00" + b"\x07", message(9, b"skipped")]
+        fields += [message(1, some_message(random, depth - 1)) if depth else b""]
+        parts.append(random.choice(fields))
     content = b"".join(parts)
     return content[: -random.randint(1, 2)] if random.random() < 0.15 else content
 

@@ -27,11 +27,18 @@ def write_tar(path: Path, members: Iterable[Member], flavour: int = tarfile.USTA
     return path
 
 
-def index_by_wds2idx(tar: Path, index: Path | None = None) -> Path:
-    """The index of a tar, which by default lies beside it, as DALI's wds2idx writes it."""
+def index_by_wds2idx(tar: Path, index: Path | None = None, version: str = "v1.2") -> Path:
+    """The index of a tar, which by default lies beside it, as DALI's wds2idx writes it.
+
+    In version v1.1 it has no names.
+    """
     index = index or tar.with_suffix(".idx")
     with IndexCreator(str(tar), str(index), verbose=False) as creator:
         creator.create_index()
+    if version == "v1.1":
+        head, *lines = (line.split(" ") for line in index.read_text().splitlines())
+        lines = [[it for n, it in enumerate(line) if n % 4 != 3] for line in lines]
+        index.write_text("\n".join(map(" ".join, [[version, head[1]], *lines])))
     return index
 
 

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,6 +52,15 @@ def yielding(call: Callable[[], None]) -> Iterator[None]:
         in_lane(partial(turn_given_by, before))
 
 
+def write_files(directory: Path, contents: Iterable[bytes]) -> Catalog:
+    """Write files, which are named by numbers; return their catalog."""
+    paths = []
+    for index, content in enumerate(contents):
+        paths.append(directory / str(index))
+        paths[-1].write_bytes(content)
+    return from_files([*map(str, paths)])
+
+
 class FileTests:
     """The promises of a backend that reads files, in each of its `ways`.
 
@@ -79,10 +88,7 @@ class FileTests:
     ) -> None:
         """On tmpfs, or if the kernel keeps pages, it cannot show this: they are read from there."""
         contents = [np.random.default_rng(index).bytes(1 + 37_501 * index) for index in range(40)]
-        for index, content in enumerate(contents):
-            (tmp_path / f"{index}").write_bytes(content)
-        catalog = from_files([f"{tmp_path}/{index}" for index in range(40)])
-        with self.open(catalog, **way) as reader:
+        with self.open(write_files(tmp_path, contents), **way) as reader:
             evict(tmp_path.iterdir())
             assert read(reader, np.arange(40)) == contents
             evict(tmp_path.iterdir())

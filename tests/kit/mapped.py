@@ -11,26 +11,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
-from nvidia.dali import fn
 
 import bmap_tools
-from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.linux import aio
 from dali_storage.contract.catalog import Catalog
-from dali_storage.contract.errors import BackendUnavailable, MapNotChecked, StaleMapError
+from dali_storage.contract.errors import BackendUnavailable, MapNotChecked
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
 from dali_storage.samples.discovery import from_directory, from_files, from_tree
-from dali_storage.testing import (
-    MappedReaderTests,
-    SnapshotRangeTests,
-    fill,
-    make_batch,
-    read,
-)
+from dali_storage.testing import MappedReaderTests, SnapshotRangeTests, fill, make_batch, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.dali import build, take
 from tests.kit.devices import Disk, disk, loop_device, run
 from tests.kit.layouts import contents_of, make_hostile_files, make_map
 from tests.kit.process import descriptors, status_of_fork
@@ -196,14 +187,12 @@ class RawDiskTests:
 
     Attributes:
         backend: the class.
-        name: its name.
         ways: options to read with; each must read the same.
         retries: options, each with another number of times that a read is repeated if it fails.
         outcomes: of reads of a bad sector, and their words in the error.
     """
 
     backend: ClassVar[type[Reader]]
-    name: ClassVar[str]
     ways: ClassVar[list[dict[str, Any]]] = [{}]
     retries: ClassVar[list[dict[str, int]]] = [{}]
     outcomes: ClassVar[dict[str, str]] = {
@@ -292,17 +281,6 @@ class RawDiskTests:
         with pytest.raises(ValueError, match="closed"):
             fill(reader, batch)
 
-    def test_another_file_system_is_refused(self, mapped: Mapped, tmp_path: Path) -> None:
-        with disk(tmp_path, "ext4") as other:
-            for uri in (other.device, other.image):
-                with pytest.raises(StaleMapError, match="the mapped device: its file system is"):
-                    self.open(mapped, uri=uri)
-
-    def test_a_device_of_other_blocks_is_refused(self, mapped: Mapped, ext4: Disk) -> None:
-        changed = pytest.raises(StaleMapError, match="its logical_block_size is 4096 and was 512")
-        with loop_device(ext4.image, sector=4096) as uri, changed:
-            self.open(mapped, uri=uri)
-
     def test_a_bad_sector_is_reported_with_sample_extent_and_lba(
         self, mapped: Mapped, monkeypatch: pytest.MonkeyPatch, outcome: str
     ) -> None:
@@ -346,25 +324,3 @@ class RawDiskTests:
                 tries = self.break_sector(patch, position, outcome, times)
                 assert read(reader, np.arange(3)) == mapped.contents
                 assert len(tries) == times
-
-    @pytest.mark.usefixtures("pipelines_end")
-    def test_samples_labels_and_order_are_those_of_fn_readers_file(
-        self, root: Path, tmp_path: Path
-    ) -> None:
-        random = np.random.default_rng(3)
-        for index in range(40):
-            folder = root / f"class{index % 4}"
-            folder.mkdir(exist_ok=True)
-            (folder / f"{index:02d}.jpg").write_bytes(random.bytes(int(random.integers(1, 99_999))))
-        (root / "class1b").mkdir()
-        (root / "class2" / "deeper").mkdir()
-        for path in ("class2/notes.txt", "class2/deeper/x.jpg", "x.jpg"):
-            (root / path).write_bytes(b"no sample")
-        bmap = str(make_map(root, tmp_path / "bmap.json"))
-        arguments = {"random_shuffle": True, "seed": 5, "initial_fill": 16}
-        expected = take(build(fn.readers.file, file_root=str(root), **arguments), 35)
-        assert {label for _, label in expected} == {0, 1, 3, 4}
-        for place in ({}, {"file_root": str(root)}):
-            for way in self.ways:
-                given = {"backend": self.name, "backend_options": {"bmap": bmap, **way}}
-                assert take(build(readers.file, **place, **arguments, **given), 35) == expected

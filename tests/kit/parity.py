@@ -75,6 +75,14 @@ def numbers(pipeline: Pipeline, batches: int) -> list[list[int]]:
     return [np.asarray(pipeline.run()[0].as_array()).ravel().tolist() for _ in range(batches)]
 
 
+BACKENDS: list[tuple[str, dict[str, Any]]] = [
+    ("memory", {}),
+    ("python-file", {}),
+    ("python-file", {"direct": True}),
+    ("python-file", {"io": "preadv"}),
+]
+"""Backends and options that each reader is tried with, at most."""
+
 # --- Random configurations -----------------------------------------------------------------------
 
 

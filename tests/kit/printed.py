@@ -27,21 +27,21 @@ _SECONDS = 600
 
 
 class Printed:
-    """Until the `with` block ends. `data` is what programs see as /data, and may be changed."""
+    """Until the `with` block ends; programs start in `cwd`, and see `data`, for tests, as /data."""
 
     def __init__(self, place: Path) -> None:
         if refusal := namespace.refusal(*_KINDS):
             pytest.skip(refusal)
-        self.data, self._output = place / "data", place / "output"
+        self.data, self._output, self.cwd = place / "data", place / "output", place
         for folder in (self.data, place / "root"):
             folder.mkdir()
         words = [*namespace.inside(*_KINDS), "-m", __name__, str(place)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
-    def __call__(self, *parts: str, cwd: Path, quiet: bool = True, **variables: str) -> str:
+    def __call__(self, *parts: str, quiet: bool = True, **variables: str) -> str:
         """What a program of these parts prints. It must succeed, without a warning if `quiet`."""
-        request = {"code": "\n".join(parts), "cwd": str(cwd), "variables": variables}
+        request = {"code": "\n".join(parts), "cwd": str(self.cwd), "variables": variables}
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps(request), file=self._process.stdin, flush=True)

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from dali_storage.contract.format import Format
-from dali_storage.observing.observer import Observed
+from dali_storage.observing.meter import Meter
 from dali_storage.reading.buffers import BufferPool, make_room
 from dali_storage.reading.loading import Loading
 from dali_storage.reading.prefetch import Prefetcher
@@ -32,5 +32,5 @@ def reading_ahead(
     kind = on_error.loading(catalog, SimpleNamespace(members=members)) if on_error else Loading
     pool = BufferPool(reader.allocate, make_room(max(depth, reader.lanes), nbytes, held))
     loading = kind(catalog, reader, fmt or Format(), pool, views)
-    observer = Observed(name, name)
+    observer = Meter(name, name)
     return Prefetcher(loading, order, observer=observer, name=name, **options)

@@ -1,4 +1,4 @@
-"""Small archives of CIFAR, and torch with one thread."""
+"""Small archives of CIFAR, readers that were closed, and torch with one thread."""
 
 import shutil
 
@@ -31,3 +31,13 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """The readers that were closed."""
+    from dali_storage.backends.memory import MemoryReader
+
+    seen = []
+    monkeypatch.setattr(MemoryReader, "close", lambda reader: seen.append(reader))
+    return seen

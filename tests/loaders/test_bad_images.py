@@ -12,9 +12,9 @@ from PIL import Image
 
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError
-from dali_storage.loaders import cifar10, image_folder
+from dali_storage.loaders import image_folder
 from tests.bad_samples.test_replacement import instead
-from tests.kit.loading import Make, labels, two_readers
+from tests.kit.loading import labels
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
 SAMPLES, BATCH = 40, 8
@@ -118,12 +118,6 @@ def test_a_batch_of_which_no_sample_fails_alone_is_an_error(loader, spoiled, on_
         list(one)
 
 
-def test_an_image_is_not_replaced_beside_its_mask(loader):
-    make = two_readers(Make(order={"on_error": "replace", "pad_last_batch": True}))
-    with pytest.raises(ValueError, match=r"works on one reader.*'Reader', 'Masks' belong together"):
-        len(loader(make))
-
-
 def test_a_folder_with_bad_images_and_one_without_them(spoiled, tmp_path, capfd):
     spoiled(5)
     for number, what in ((6, b""), (7, jpeg(1)[:99]), (8, b"<html>")):
@@ -140,16 +134,3 @@ def test_a_folder_with_bad_images_and_one_without_them(spoiled, tmp_path, capfd)
     assert found == {5, 6, 7, 8, 9}
     with image_folder(tmp_path, **options, exclude=record) as one:
         assert sum(len(batch[0]) for batch in one) == SAMPLES - 5
-
-
-def test_options_about_bad_images_are_refused(tmp_path, cifar):
-    (tmp_path / "c").mkdir()
-    options = {"train": True, "batch_size": 4, "device": "cpu"}
-    with pytest.raises(ValueError, match=r"on_error must be .*'replace'.*not 'skip'"):
-        image_folder(tmp_path, on_error="skip", **options)
-    with pytest.raises(ValueError, match="max_replaced needs on_error='replace'"):
-        image_folder(tmp_path, max_replaced=3, **options)
-    with pytest.raises(ValueError, match="weights is for images in files of their own"):
-        cifar10(cifar, "train", batch_size=4, device="cpu", weights="balanced")
-    with pytest.raises(ValueError, match="check is for images in files of their own"):
-        cifar10(cifar, "train", batch_size=4, device="cpu", check=True)

@@ -12,7 +12,7 @@ import pytest
 
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.contract import registry
-from dali_storage.loaders import Shard, cifar10, cifar100
+from dali_storage.loaders import Shard, cifar10
 from dali_storage.loaders.transforms import presets
 from tests.kit.cifar_archive import (
     BINARY,
@@ -43,64 +43,41 @@ def batch(**changes):
     return pickled({key: value for key, value in items.items() if value is not None})
 
 
-def lines(*names):
-    return "\n".join(names).encode()
-
-
 TEST, NAMES, TEXT = "test_batch", "batches.meta", "batches.meta.txt"
 ARRAY = "'data' must be an array of n x 3072 bytes"
 LABELS = "'labels' must be a list of integers"
 LIST = "'label_names' must be a list of names"
-REPLACED: dict[str, tuple[str, bytes, str]] = {
-    "no data": (TEST, batch(data=None), ARRAY),
-    "data in a list": (TEST, batch(labels=[1, 2], data=[1, 2]), ARRAY),
-    "another size": (TEST, batch(data=np.zeros((4, 3071), np.uint8)), ARRAY),
-    "three dimensions": (TEST, batch(data=np.zeros((4, 32, 96), np.uint8)), ARRAY),
-    "0 labels": (TEST, batch(labels=[]), LABELS),
-    "0 images": (TEST, batch(labels=[], data=np.zeros((0, 3072), np.uint8)), ARRAY),
-    "no labels": (TEST, batch(labels=None), LABELS),
-    "labels of CIFAR-100": (TEST, batch(labels=None, fine_labels=[1, 2, 3, 4]), LABELS),
-    "labels that are text": (TEST, batch(labels=["1", "2", "3", "4"]), LABELS),
-    "too few labels": (TEST, batch(labels=[1, 2, 3]), "there are 4 images, but 3 labels"),
-    "too many labels": (TEST, batch(labels=[1, 2, 3, 4, 5]), "there are 4 images, but 5 labels"),
-    "wrong label": (
-        TEST,
-        batch(labels=[1, 2, 10, 4]),
-        "record 2 has the label 10, but there are 10",
-    ),
-    "no names": (NAMES, pickled({"num_vis": 3072}), LIST),
-    "names that are numbers": (NAMES, pickled({"label_names": [1, 2]}), LIST),
-    "0 names": (NAMES, pickled({"label_names": []}), LIST),
-    "9 names": (NAMES, pickled({"label_names": CLASSES[:9]}), "it names 9 classes, not 10"),
-    "11 names": (
-        NAMES,
-        pickled({"label_names": [*CLASSES, "tram"]}),
-        "it names 11 classes, not 10",
-    ),
-    "0 lines": (TEXT, b"", "it names 0 classes, not 10"),
-    "9 lines": (TEXT, lines(*CLASSES[:9]), "it names 9 classes, not 10"),
-    "11 lines": (TEXT, lines(*CLASSES, "tram"), "it names 11 classes, not 10"),
-    "lines that are no text": (TEXT, b"\xff\xfe", "'utf-8' codec"),
-}
 SHORT = "its {} bytes are not .* of 3073 bytes"
-CHANGED: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
-    **{
-        f"{left} bytes": (f"{TEST}.bin", operator.itemgetter(slice(left)), SHORT.format(left))
+WRONG: list[tuple[str, bytes | Callable[[bytes], bytes], str]] = [
+    (TEST, batch(data=None), ARRAY),
+    (TEST, batch(labels=[1, 2], data=[1, 2]), ARRAY),
+    (TEST, batch(data=np.zeros((4, 3071), np.uint8)), ARRAY),
+    (TEST, batch(data=np.zeros((4, 32, 96), np.uint8)), ARRAY),
+    (TEST, batch(labels=[], data=np.zeros((0, 3072), np.uint8)), ARRAY),
+    (TEST, batch(labels=[]), LABELS),
+    (TEST, batch(labels=None), LABELS),
+    (TEST, batch(labels=None, fine_labels=[1, 2, 3, 4]), LABELS),  # of CIFAR-100
+    (TEST, batch(labels=["1", "2", "3", "4"]), LABELS),
+    (TEST, batch(labels=[1, 2, 3]), "there are 4 images, but 3 labels"),
+    (TEST, batch(labels=[1, 2, 3, 4, 5]), "there are 4 images, but 5 labels"),
+    (TEST, batch(labels=[1, 2, 10, 4]), "record 2 has the label 10, but there are 10"),
+    (NAMES, pickled({"num_vis": 3072}), LIST),
+    (NAMES, pickled({"label_names": [1, 2]}), LIST),
+    (NAMES, pickled({"label_names": []}), LIST),
+    (NAMES, pickled({"label_names": CLASSES[:9]}), "it names 9 classes, not 10"),
+    (NAMES, pickled({"label_names": [*CLASSES, "tram"]}), "it names 11 classes, not 10"),
+    (TEXT, b"", "it names 0 classes, not 10"),
+    (TEXT, "\n".join([*CLASSES, "tram"]).encode(), "it names 11 classes, not 10"),
+    (TEXT, b"\xff\xfe", "'utf-8' codec"),
+    *(
+        (f"{TEST}.bin", operator.itemgetter(slice(left)), SHORT.format(left))
         for left in (0, 1, 3072, ROWS * 3073 - 1)
-    },
-    "wrong label": (
-        f"{TEST}.bin",
-        lambda content: content[: 5 * 3073] + b"\x0a" + content[5 * 3073 + 1 :],
-        "record 5 has the label 10",
     ),
-}
+    (f"{TEST}.bin", lambda it: it[:15365] + b"\x0a" + it[15366:], "record 5 has the label 10"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [*REPLACED.values(), *CHANGED.values()],
-    ids=[*REPLACED, *CHANGED],
-)
+@pytest.mark.parametrize(("name", "change", "message"), WRONG)
 def test_wrong_contents_are_refused_by_the_name_of_the_file(copy, name, change, message):
     path = copy / (BINARY if name.endswith((".bin", ".txt")) else PYTHON) / name
     path.write_bytes(change if isinstance(change, bytes) else change(path.read_bytes()))
@@ -118,35 +95,15 @@ def test_a_name_in_a_text_file_is_a_line(copy):
 # Files and directories
 
 
-def replaced_by_itself(path):
-    path.rename(path.with_name("moved"))
-    path.symlink_to(path)
-
-
-def replaced_by_a_fifo(path):
-    """Which open() would wait for."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replaced_by_a_directory(path):
-    path.unlink()
-    path.mkdir()
-
-
-def of_a_terabyte(path):
-    os.truncate(path, 1 << 40)
-
-
 @pytest.mark.parametrize("name", [TEST, NAMES])
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         (Path.unlink, FileNotFoundError, "{name} missing"),
-        (replaced_by_a_fifo, FileNotFoundError, "{name} missing"),
-        (replaced_by_a_directory, FileNotFoundError, "{name} missing"),
-        (replaced_by_itself, OSError, "symbolic links: '{path}"),
-        (of_a_terabyte, ValueError, "^'{path}': 1099511627776 bytes are too many"),
+        (lambda it: (it.unlink(), os.mkfifo(it)), FileNotFoundError, "{name} missing"),
+        (lambda it: (it.unlink(), it.mkdir()), FileNotFoundError, "{name} missing"),
+        (lambda it: (it.unlink(), it.symlink_to(it)), OSError, "symbolic links: '{path}"),
+        (lambda it: os.truncate(it, 1 << 40), ValueError, "^'{path}': 1099511627776 bytes are to"),
     ],
 )
 def test_a_file_that_is_missing_or_cannot_be_read_is_refused_by_its_name(
@@ -180,34 +137,6 @@ def test_a_packed_archive_is_refused_with_the_command_that_extracts_it(tmp_path,
             cifar10(root, "test", batch_size=2, **RAW)
 
 
-# Arguments
-
-TEN: dict[str, Any] = {"root": PYTHON, "split": "test", "batch_size": 2}
-
-
-@pytest.mark.parametrize(
-    ("load", "arguments", "error", "message"),
-    [
-        (cifar10, {"split": "val"}, ValueError, "split must be 'train' or 'test', not 'val'"),
-        (cifar10, {"root": 10}, TypeError, r"root must be str, bytes or os\.PathLike, not 10"),
-        (cifar10, {"cutout": 4}, TypeError, r"cifar10\(\): .*'cutout'"),
-        (cifar100, {}, FileNotFoundError, "no CIFAR-100 here: no cifar-100-python or"),
-        (cifar10, {"root": "cifar-100-python"}, FileNotFoundError, "no CIFAR-10 here: no cifar-10"),
-        (cifar10, {"root": "absent"}, FileNotFoundError, "'.*/absent'"),
-        (cifar10, {"root": f"{PYTHON}/{TEST}"}, ValueError, "must be a directory, not the file"),
-        # Only an archive is said to be packed.
-        (cifar10, {"root": f"{BINARY}/{TEXT}"}, ValueError, r"\.txt'; give the directory"),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_wrong_arguments_are_refused_by_the_call(cifar, load, arguments, error, message):
-    given = TEN | RAW | arguments
-    if isinstance(given["root"], str):
-        given["root"] = cifar / given["root"]
-    with pytest.raises(error, match=message):
-        load(**given)
-
-
 class OnAGpu(MemoryReader):
     device = "gpu"
 
@@ -221,16 +150,8 @@ class WholeFiles(MemoryReader):
     [
         (OnAGpu, {}, r"backend 'memory' reads into GPU memory: .* \(mem='cpu'\)"),
         (WholeFiles, {}, "backend 'memory' reads whole files only"),
-        (
-            MemoryReader,
-            {"backend_options": {"contents": [b"x"]}},
-            "backend_options must be empty for memory",
-        ),
-        (
-            MemoryReader,
-            {"shard": Shard(0, ROWS + 1, 0)},
-            f"num_shards must be at most {ROWS}",
-        ),
+        (MemoryReader, {"backend_options": {"contents": [b"x"]}}, "must be empty for memory"),
+        (MemoryReader, {"shard": Shard(0, ROWS + 1, 0)}, f"num_shards must be at most {ROWS}"),
     ],
 )
 def test_a_backend_or_shard_that_cannot_read_the_images_is_refused_at_the_first_use(

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 from itertools import chain, islice
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
-from dali_storage import BackendUnavailable, readers
-from dali_storage.backends.memory import MemoryReader
+from dali_storage import readers
 from dali_storage.loaders import Loader
-from tests.kit.loading import FILE, Make, drain, labels, place, two_readers
+from tests.kit.loading import Make, drain, labels, place, two_readers
 from tests.kit.process import status_of_fork
 
 SAMPLES, BATCH = 20, 4
@@ -58,14 +56,6 @@ def changed(file, cut=False):
         file.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     yield
     whole.rename(file)  # at once: a batch that is read ahead would have half of it
-
-
-@pytest.fixture
-def closed(monkeypatch):
-    """The readers that were closed."""
-    seen = []
-    monkeypatch.setattr(MemoryReader, "close", lambda reader: seen.append(reader))
-    return seen
 
 
 EPOCH = [list(range(begin, begin + BATCH)) for begin in range(0, SAMPLES, BATCH)]
@@ -197,36 +187,6 @@ def test_a_shard_that_was_not_known_at_the_first_use_is_refused(monkeypatch):
         assert sorted(chain(*labels(one))) == list(range(11, 22))
 
 
-def of_another_shard(checkpoint, **_):
-    return Make()(checkpoint=checkpoint, shard_id=1, num_shards=2)
-
-
-@pytest.mark.parametrize(
-    ("make", "words", "readers"),
-    [
-        (Make(order={"pad_last_batch": False}), "pad_last_batch=True", 1),
-        (Make(options={"exec_dynamic": False}), "exec_dynamic=False", 1),
-        (Make(options={"exec_async": False}), "exec_async=False", 1),
-        (Make(options={"enable_checkpointing": False}), "enable_checkpointing=True", 1),
-        (Make(file=fn.readers.file), "no reader 'Reader' of dali_storage", 0),
-        (Make(samples=3), "last_batch='drop'.*3 samples.* of 4", 1),
-        (of_another_shard, r"shard_id=0, num_shards=1, .*shard_id=1, num_shards=2", 1),
-        (two_readers(Make(), files=[str(FILE)] * 21, labels=None), "'epoch_size': 21", 2),
-        (two_readers(Make(), num_shards=2), "'number_of_shards': 2", 2),
-        (two_readers(Make(), fn.readers.file), "no reader 'Masks' of dali_storage", 1),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_pipeline_that_cannot_be_used_is_refused_and_its_readers_closed(
-    loader, closed, make, words, readers
-):
-    one = loader(make, last_batch="drop")
-    with pytest.raises(ValueError, match=words) as raised:
-        len(one)
-    assert len(closed) == readers  # although the traceback refers to the pipeline
-    assert raised.traceback
-
-
 @pytest.mark.parametrize("last_batch", ["partial", "drop"])
 def test_all_readers_of_a_pipeline_move_together(loader, last_batch):
     """Images and their masks."""
@@ -239,54 +199,6 @@ def test_all_readers_of_a_pipeline_move_together(loader, last_batch):
     other.load_state_dict(one.state_dict())
     for first, second in chain(one, other):
         assert first.tolist() == second.tolist()
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: None,
-        lambda checkpoint: None,
-        lambda checkpoint, shard_id: None,
-        pipeline_def(lambda: None, batch_size=1, num_threads=1, device_id=None),
-    ],
-)
-def test_a_make_that_does_not_take_its_arguments_is_refused_with_their_names(loader, make):
-    with pytest.raises((TypeError, AssertionError)) as raised:
-        len(loader(make))
-    assert "make(checkpoint=" in raised.value.__notes__[0]
-
-
-def test_a_make_without_a_pipeline_is_refused(loader):
-    with pytest.raises(TypeError, match=r"make\(\) must return a pipeline of DALI, not 5"):
-        len(loader(lambda **_: 5))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"make": 5}, TypeError, "make must be callable, not 5"),
-        ({"last_batch": "fill"}, ValueError, "last_batch must be 'partial', 'drop', 'pad', not"),
-        ({"to": "paddle"}, ValueError, "to must be 'torch', 'jax', 'numpy' or callable, not"),
-        ({"shard": 1}, TypeError, "shard must be a Shard, not 1"),
-    ],
-    ids=str,
-)
-def test_wrong_arguments_of_a_loader_are_refused(arguments, error, words):
-    with pytest.raises(error, match=words):
-        Loader(**{"make": Make(), "to": "numpy"} | arguments)
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.0, True, "1", None])
-def test_an_epoch_that_is_no_natural_number_is_refused(loader, epoch):
-    with pytest.raises(ValueError, match="epoch must be an integer from 0 on"):
-        loader(Make()).set_epoch(epoch)
-
-
-@pytest.mark.parametrize("package", ["torch", "jax"])
-def test_a_missing_framework_is_named(monkeypatch, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(BackendUnavailable, match=f"pip install {package}"):
-        Loader(Make(), to=package)
 
 
 def test_batches_that_others_take_do_not_end_an_epoch(loader):

@@ -1,6 +1,5 @@
 """imagenet(): the layouts of ILSVRC2012; what is missing or too much is refused by name."""
 
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -137,8 +136,10 @@ def test_training_and_evaluation_have_their_presets(classic):
 
 # What is refused
 
-SOLUTION = "LOC_val_solution.csv"
-Change = Callable[[Path], object]
+SOLUTION, TRAIN = "LOC_val_solution.csv", f"train/{SYNSETS[1]}"
+NO_LINE = r"csv' has no line `ImageId,PredictionString` for 8 of"
+NO_FILE = r"no file of labels: expected LOC_val_solution.csv or imagenet_2012_validation_synset_"
+NO_FILE += r"labels.txt or synset_labels.txt here, or in"
 
 
 def removed(name):
@@ -153,12 +154,9 @@ def image(name):
     return lambda root: write(root / name, 0)
 
 
-def replaced(old, new):
-    """In Kaggle's file of labels."""
-    file, flags = SOLUTION, re.DOTALL
-    return lambda root: (root / file).write_text(
-        re.sub(old, new, (root / file).read_text(), flags=flags)
-    )
+def solution(change):
+    """The file of Kaggle's labels has other text."""
+    return lambda root: (root / SOLUTION).write_text(change((root / SOLUTION).read_text()))
 
 
 def short_list(root):
@@ -170,68 +168,44 @@ def not_text(root):
     (root / SOLUTION).write_bytes(b"ImageId,PredictionString\n\xff\xfe,n01440764\n")
 
 
-TRAIN = f"train/{SYNSETS[1]}"
-WRONG_CLASSES: list[tuple[Change, str, str]] = [
-    (removed(f"val/{SYNSETS[1]}"), "val", r"val', compared with train: missing: 'n01443537'$"),
-    (image("val/n09999999/a"), "val", r"val', compared with train: not expected: 'n09999999'$"),
-    (image("val/a.JPEG"), "val", r"class directories, and 1 images outside.*'a.JPEG'"),
-    (emptied("train/lost+found"), "train", r"not synsets .*: 'lost\+found'.* image_folder\(\)"),
-    (emptied("train/lost+found"), "val", r"train' has directories that are not synsets"),
-    (emptied(TRAIN), "train", r"no images in the class directories 'n01443537'"),
-    (emptied("val"), "val", r"val' has neither class directories nor images"),
-    (removed("train"), "train", r"neither train nor ILSVRC/Data/CLS-LOC/train in"),
-]
-NO_LINE = r"csv' has no line `ImageId,PredictionString` for 8 of"
-WRONG_LABELS: list[tuple[Change, str]] = [
-    (
-        lambda root: (root / SOLUTION).unlink(),
-        r"no file of labels: expected LOC_val_solution.csv or imagenet_2012_validation_synset_"
-        r"labels.txt or synset_labels.txt here, or in",
+WRONG: list[tuple[str, Callable[[Path], object], str, str]] = [
+    *(
+        ("classic", *it)
+        for it in (
+            (removed(f"val/{SYNSETS[1]}"), "val", r"compared with train: missing: 'n01443537'$"),
+            (image("val/n09999999/a"), "val", r"compared with train: not expected: 'n09999999'$"),
+            (image("val/a.JPEG"), "val", r"class directories, and 1 images outside.*'a.JPEG'"),
+            (emptied("train/lost+found"), "train", r"not synsets .*: 'lost\+found'.* image_folder"),
+            (emptied("train/lost+found"), "val", r"train' has directories that are not synsets"),
+            (emptied(TRAIN), "train", r"no images in the class directories 'n01443537'"),
+            (emptied("val"), "val", r"val' has neither class directories nor images"),
+            (removed("train"), "train", r"neither train nor ILSVRC/Data/CLS-LOC/train in"),
+        )
     ),
-    (
-        replaced(r"[^\n]*\n$", ""),  # the last line
-        r"csv' has no line .* for 1 of the images: 'ILSVRC2012_val_00000000",
+    *(
+        ("flat", change, "val", words)
+        for change, words in (
+            (lambda root: (root / SOLUTION).unlink(), NO_FILE),
+            (solution(lambda it: it[: it[:-1].rindex("\n") + 1]), r"for 1 of .*_val_00000000"),
+            (solution(lambda it: it.replace("ImageId", "image")), NO_LINE),
+            (solution(lambda it: it.replace(SYNSETS[3], "n09999999")), r"have: 'n09999999'"),
+            (solution(lambda it: it.replace(SYNSETS[3], "490")), r"expected synsets, not '490'"),
+            (short_list, r"txt' has 7 lines, but there are 8 images"),
+            (not_text, NO_LINE),
+        )
     ),
-    (replaced("ImageId", "image"), NO_LINE),
-    (replaced(SYNSETS[3], "n09999999"), r"synsets that train does not have: 'n09999999'"),
-    (replaced(SYNSETS[3], "490"), r"csv': expected synsets, not '490'"),
-    (short_list, r"txt' has 7 lines, but there are 8 images"),
-    (not_text, NO_LINE),
 ]
-MISSING = ("neither train nor", "no file of labels")
 
 
-def require_refusal(root, split, message):
-    error = FileNotFoundError if message.startswith(MISSING) else ValueError
+@pytest.mark.parametrize(("layout", "change", "split", "message"), WRONG)
+def test_what_is_missing_or_too_much_is_refused_by_name(request, layout, change, split, message):
+    change(root := request.getfixturevalue(layout))
+    missing = message.startswith(("neither train nor", "no file of labels"))
     with (
-        pytest.raises(error, match=message),
+        pytest.raises(FileNotFoundError if missing else ValueError, match=message),
         imagenet(root, split, batch_size=3, **SMALL) as loader,
     ):
         len(loader)
-
-
-@pytest.mark.parametrize(("change", "split", "message"), WRONG_CLASSES)
-def test_wrong_class_directories_are_refused_by_name(classic, change, split, message):
-    change(classic)
-    require_refusal(classic, split, message)
-
-
-@pytest.mark.parametrize(("change", "message"), WRONG_LABELS)
-def test_wrong_labels_of_a_flat_val_are_refused(flat, change, message):
-    change(flat)
-    require_refusal(flat, "val", message)
-
-
-def test_a_wrong_root_split_or_option_is_refused(classic):
-    (classic / "file").write_text("")
-    with pytest.raises(NotADirectoryError, match="file"):
-        imagenet(classic / "file", "train", batch_size=3, **SMALL)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        imagenet(classic / "nowhere", "train", batch_size=3, **SMALL)
-    with pytest.raises(ValueError, match="split must be 'train' or 'val', not 'test'"):
-        imagenet(classic, "test", batch_size=3, **SMALL)
-    with pytest.raises(TypeError, match=r"imagenet\(\): .*'classes'"):
-        imagenet(classic, "train", batch_size=3, classes=SYNSETS)
 
 
 # The demo's data set in these layouts

@@ -20,18 +20,13 @@ def test_a_loader_gives_arrays_of_jax_with_static_shapes(jpegs):
 
     make = maker(jpegs, VALIDATION, train=False, layout="HWC")
     with Loader(make, last_batch="pad", to="jax") as ours, Loader(make, to="numpy") as other:
-        results, real, expected = [], 0, []
-        for images, labels in ours:
-            assert isinstance(images, jax.Array)
-            results.append(step(images, labels))
-            real += ours.valid
-        for images, labels in other:
-            expected.append(images.mean((1, 2, 3)) + labels)
+        pairs = [(step(*batch), ours.valid) for batch in ours]
+        expected = [images.mean((1, 2, 3)) + labels for images, labels in other]
     assert shapes == [((8, 16, 16, 3), (8,))]
-    assert real == VALIDATION
-    np.testing.assert_allclose(
-        np.concatenate(results)[:VALIDATION], np.concatenate(expected), atol=1e-5
-    )
+    results, valid = zip(*pairs, strict=True)
+    assert sum(valid) == VALIDATION
+    found = np.concatenate(results)[:VALIDATION]
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 
 def test_jax_that_has_only_been_imported_is_not_asked_for_the_rank(monkeypatch):

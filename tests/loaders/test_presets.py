@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import InterpolationMode, v2
-from torchvision.transforms import functional as tv
 
 from dali_storage.loaders.datasets.compose import fused, seeded
 from dali_storage.loaders.datasets.settings import Settings, chosen_transforms
@@ -23,11 +22,6 @@ TRAINED_ON = [
 ]
 
 
-def shown_by_torchvision(root, resize, mode):
-    change = v2.Compose([v2.Resize(resize, mode), v2.CenterCrop(224)])
-    return decoded(root, change)
-
-
 @pytest.mark.parametrize(
     ("name", "resize", "mode", "most"),
     [
@@ -37,18 +31,9 @@ def shown_by_torchvision(root, resize, mode):
     ],
 )
 def test_images_for_evaluation_are_torchvisions(photographs, name, resize, mode, most):
-    theirs = shown_by_torchvision(photographs, resize, mode)
+    theirs = decoded(photographs, v2.Compose([v2.Resize(resize, mode), v2.CenterCrop(224)]))
     found = difference(delivered(photographs, preset=ALL[name], dtype="uint8"), theirs)
     assert (found.mean <= 0.2, found.p99 <= 1, found.most <= most) == (True, True, True)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_normalised_images_are_torchvisions(photographs, dtype):
-    shown = shown_by_torchvision(photographs, 256, InterpolationMode.BILINEAR)
-    theirs = [tv.normalize(tv.to_tensor(image), MEAN, STD).numpy() for image in shown]
-    ours = delivered(photographs, dtype=dtype, layout="CHW", batch_size=5)
-    assert ours[0].dtype == np.dtype(dtype)
-    assert difference(ours, theirs).most <= (0.018 if dtype == "float32" else 0.019)
 
 
 @pytest.mark.parametrize(("name", "side"), TRAINED_ON)
@@ -59,7 +44,7 @@ def test_images_for_training_have_one_size_and_the_spread_of_the_data(photograph
     assert 0.3 < ours.std() < 2
 
 
-@pytest.mark.parametrize("name", ["IMAGENET_TRAIN", "CIFAR10_FAST"])
+@pytest.mark.parametrize("name", ["IMAGENET_EVAL", "IMAGENET_TRAIN", "CIFAR10_FAST"])
 def test_pixels_of_a_preset_are_its_images_before_normalization(photographs, name):
     preset = ALL[name]
     ours = np.array(delivered(photographs, preset=preset, batch_size=8))
@@ -72,16 +57,6 @@ def test_raw_images_are_as_decoded(jpegs):
     wide = delivered(jpegs, preset=presets.RAW, dtype="float32", layout="CHW")
     assert difference(wide, [each.transpose(2, 0, 1) for each in decoded(jpegs)]).most == 0
     assert wide[0].dtype == np.float32
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_preset_says_where_its_numbers_come_from(name):
-    preset = ALL[name]
-    assert len(preset.source) > 20
-    normalize = [step for step in preset.transforms if isinstance(step, Normalize)]
-    assert [(step.mean, step.std) for step in normalize] == (
-        [(preset.mean, preset.std)] if name != "RAW" else []
-    )
 
 
 # CIFAR, planes of 32 x 32 pixels without any decoding
@@ -102,23 +77,6 @@ def planes(steps, images, dtype="float32"):
 
 def cifar(number):
     return np.random.default_rng(2).integers(0, 256, (number, 3, 32, 32), np.uint8)
-
-
-def test_fast_cifar_moves_by_two_pixels_and_cuts_out_four():
-    images = np.full((400, 3, 32, 32), 7, np.uint8)
-    found = planes(
-        [each for each in presets.CIFAR10_FAST.transforms if not isinstance(each, Normalize)],
-        images,
-        "uint8",
-    )
-    colour = np.array([125, 122, 113])[:, None, None]
-    kept, filled = (found == 7).all(1), (found == colour).all(1)
-    assert (kept | filled).all()
-    # At most two rows and two columns, and 4 x 4 pixels.
-    counts = filled.sum((1, 2))
-    assert counts.max() <= 32 * 32 - 30 * 30 + 16
-    assert counts.min() == 16
-    assert np.unique(counts).size > 8
 
 
 # Colours after a normalization

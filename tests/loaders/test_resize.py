@@ -123,15 +123,8 @@ def test_a_warning_says_which_ranks_have_saved_the_state():
     with Loader(MAKE, shard=Shard(0, 2), to="numpy") as first:
         state = take_two(first)
     smaller = replace(MAKE, batch_size=3)
-    for make, world, words in (
-        (
-            MAKE,
-            3,
-            "2 ranks with batches of 4, but here are 3 with batches of 4: .* operators restart",
-        ),
-        (smaller, 3, "batches of 4, but here are 3 with batches of 3"),
-        (smaller, 2, "batches of 4, but here are 2 with batches of 3"),
-    ):
+    for make, world, size in ((MAKE, 3, 4), (smaller, 3, 3), (smaller, 2, 3)):
+        words = f"2 ranks .* 4, but here are {world} with batches of {size}: .* operators restart"
         with (
             Loader(make, shard=Shard(0, world), to="numpy") as other,
             pytest.warns(UserWarning, match=words) as seen,

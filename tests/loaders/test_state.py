@@ -146,6 +146,7 @@ def test_a_state_of_another_rank_has_the_same_place_and_other_random_numbers(loa
         (GONE | {"version": 1}, r"version 1 \(this release reads version 2\); load"),
         ({"last_batch": "drop"}, "last_batch='drop'.*last_batch='partial'"),
         ({"given": 22}, "given is 22"),
+        ({"samples": 23}, "23 samples, but this reader has 22 samples"),
         ({"world": 0.5}, "world is 0.5"),
         ({"readers": []}, r"readers is \[\]"),
         ({"readers": {"Other": {}}}, "readers named Other, but the pipeline has Reader"),
@@ -171,16 +172,6 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(loader, used, 
         with pytest.raises(ValueError if isinstance(state, dict) else TypeError, match=words):
             one.load_state_dict(state)
     assert taken + values(chain(iterator, one)) == whole
-
-
-def test_an_unused_loader_compares_the_samples_of_a_state(loader):
-    """It learns their number only with its pipeline."""
-    state = saved(loader(MAKE))
-    for each in (state, state | {"rank": 3}):
-        other = loader(replace(MAKE, samples=23))
-        with pytest.raises(ValueError, match="22 samples, but this reader has 23 samples"):
-            other.load_state_dict(each)
-        assert len(labels(other)) == len(other)
 
 
 def test_pickling_and_copying_a_loader_are_refused_with_the_remedy(loader):

@@ -8,7 +8,8 @@ import pytest
 from dali_storage import statistics
 from dali_storage.loaders import LoaderStats
 from dali_storage.loaders.loop import loader as loader_module
-from dali_storage.observing import observer
+from dali_storage.observing import meter
+from dali_storage.observing.meter import Meter
 from tests.kit.loading import Make
 
 
@@ -17,30 +18,23 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
         """With `waits`, every wait for the storage takes a second."""
-        self.now, self.asked = 0, False
-        self.waits = waits
-        self.patch(monkeypatch, loader_module, lambda: self.now)
-        monkeypatch.setattr(observer, "perf_counter", self.of_storage)
+        self.now, leave = 0, Meter.__exit__
 
-    def patch(self, monkeypatch, module, clock):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock))
+        def late(waiting, *error):
+            self.now += waits
+            leave(waiting, *error)
 
-    def of_storage(self):
-        """Called when a batch is asked for, and when it is there."""
-        self.now += self.asked and self.waits
-        self.asked = not self.asked
-        return self.now
+        monkeypatch.setattr(Meter, "__exit__", late)
+        monkeypatch.setattr(meter, "monotonic_ns", lambda: self.now * 10**9)
+        clock = SimpleNamespace(perf_counter=lambda: self.now)
+        monkeypatch.setattr(loader_module, "time", clock)
 
 
 @pytest.mark.parametrize(
     ("slow", "expected", "advice"),
     [
         ("model", LoaderStats(6, 22, 5.0, 0.0, 0.0), "model-bound: the loader keeps up"),
-        (
-            "storage",
-            LoaderStats(6, 22, 6.0, 6.0, 6.0),
-            "storage-bound: try backend_options={'direct': True}",
-        ),
+        ("storage", LoaderStats(6, 22, 6.0, 6.0, 6.0), "storage-bound: try backend_options={'di"),
         ("operator", LoaderStats(6, 22, 12.0, 12.0, 0.0), "pipeline-bound: try more num_threads"),
     ],
 )

@@ -1,13 +1,10 @@
 """Lists of transforms: what is done at once, seeds, and what is refused."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, pipeline_def
 from PIL import Image
 from torchvision.transforms import functional as tv
-from torchvision.transforms import v2
 
 from dali_storage.loaders.datasets.compose import decode, fused, seeded
 from dali_storage.loaders.transforms import (
@@ -21,7 +18,6 @@ from dali_storage.loaders.transforms import (
     RandomResizedCrop,
     ShorterSide,
 )
-from dali_storage.loaders.transforms.presets import Preset
 from tests.kit.pixels import decoded, delivered, difference
 
 dali_torchvision = pytest.importorskip("nvidia.dali.experimental.torchvision")
@@ -94,22 +90,6 @@ def test_a_list_of_dalis_torchvision_and_ours_ends_as_asked_for(photographs):
     ]
     found = difference(ours, expected)  # of pixels, at most 1 but for borders
     assert (found.p99 < 0.04, found.mean < 0.01) == (True, True)
-
-
-NOT_TRANSFORMS: list[tuple[Any, str]] = [
-    (v2.Resize(8), r"Resize.* is not a function of a DataNode; .*dali_storage.loaders.transforms"),
-    (Flip, "Flip.* is not a function of a DataNode"),
-    ("flip", "'flip' is not a function"),
-    (dali_torchvision.Resize(8, device="gpu"), "device='gpu', but .* cpu: .* device='cpu'"),
-]
-
-
-@pytest.mark.parametrize(("step", "message"), NOT_TRANSFORMS)
-def test_what_is_no_transform_is_refused(photographs, step, message):
-    with pytest.raises(TypeError, match=message):
-        delivered(photographs, transforms=[CentreCrop(8), step])
-    with pytest.raises(TypeError, match=message):
-        delivered(photographs, preset=Preset((CentreCrop(8), step), "a test"))
 
 
 # On a GPU; without one, only the graph can be made

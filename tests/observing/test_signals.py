@@ -8,7 +8,8 @@ import threading
 import pytest
 
 import dali_storage
-from dali_storage.observing import signals, stalls
+from dali_storage.observing import meter, signals
+from dali_storage.observing.meter import Meter, OpenReaders
 from tests.kit.process import SECONDS, wait_until
 from tests.observing.test_stalls import held, stream
 
@@ -25,13 +26,13 @@ def handler():
 
 @pytest.fixture
 def watchdog(monkeypatch):
-    monkeypatch.setattr(stalls, "WATCHDOG", watchdog := stalls.Watchdog())
+    monkeypatch.setattr(meter, "OPEN", watchdog := OpenReaders())
     return watchdog
 
 
 def test_a_signal_prints_the_report(watchdog, capfd):
     dali_storage.report_on(SIGNAL)
-    watchdog.watch("a \udcff", None)
+    watchdog.add(Meter("R", "a \udcff"))
     signal.raise_signal(SIGNAL)
     assert capfd.readouterr().err == dali_storage.report()
     assert "a \\udcff: no batches\n" in dali_storage.report()
@@ -45,8 +46,8 @@ def test_a_signal_is_answered_while_a_batch_is_awaited_and_locks_are_held(watchd
     source.start(device_id=None)
 
     def ask():
-        wait_until(lambda: "asking: waiting" in watchdog.report())
-        wait_until(lambda: "R:0: reading for" in watchdog.report())
+        wait_until(lambda: "asking: waiting" in dali_storage.report())
+        wait_until(lambda: "R:0: reading for" in dali_storage.report())
         with watchdog._lock, source._prefetcher._lanes._lock:
             os.kill(os.getpid(), SIGNAL)
             ready, _, _ = select.select([end], [], [], SECONDS)
@@ -71,12 +72,12 @@ def test_a_handler_that_was_there_is_called_after_the_report_and_each_once(watch
     dali_storage.report_on(SIGNAL)
     dali_storage.report_on(SIGNAL)
     signal.raise_signal(SIGNAL)
-    assert called == [(SIGNAL, watchdog.report())]
+    assert called == [(SIGNAL, dali_storage.report())]
 
 
 def test_a_report_that_fails_does_not_disturb_the_program(watchdog, monkeypatch, capfd):
     dali_storage.report_on(SIGNAL)
-    watchdog._watched = None
+    watchdog.readers = None
     signal.raise_signal(SIGNAL)
     assert capfd.readouterr().err == ""
     watchdog.reset()
@@ -98,8 +99,8 @@ def full_pipe(monkeypatch):
 
 def test_a_report_is_written_whole_to_a_pipe_that_takes_it_by_and_by(watchdog, full_pipe):
     end, left = full_pipe
-    watchdog.watch("x" * 200_000, None)
-    text, found = watchdog.report().encode(), []
+    watchdog.add(Meter("R", "x" * 200_000))
+    text, found = dali_storage.report().encode(), []
 
     def drain():
         while sum(map(len, found)) < left + len(text):
@@ -118,28 +119,3 @@ def test_a_pipe_that_nobody_reads_does_not_hold_the_program(watchdog, full_pipe,
     dali_storage.report_on(SIGNAL)
     signal.raise_signal(SIGNAL)
     assert len(os.read(full_pipe[0], 10**7)) == full_pipe[1]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(it, "takes a signal such as signal.SIGUSR2") for it in (0, -1, True, 1000, "USR2", None)]
-    + [(signal.SIGSEGV, "takes a signal such as"), (signal.SIGKILL, "SIGKILL has no handlers")],
-)
-def test_what_is_no_signal_for_python_is_refused(number, words):
-    with pytest.raises(ValueError, match=words):
-        dali_storage.report_on(number)
-
-
-def test_another_thread_than_the_main_one_is_refused():
-    errors = []
-
-    def call():
-        try:
-            dali_storage.report_on(SIGNAL)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join(SECONDS)
-    assert "must be called in the main thread" in errors[0]

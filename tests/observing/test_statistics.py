@@ -3,19 +3,23 @@
 import gc
 import pickle
 import re
-import sys
 import threading
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from dali_storage import BackendUnavailable
+from dali_storage.contract import stages
 from dali_storage.contract.options import Choice
-from dali_storage.observing import observer
-from dali_storage.observing.activity import Activities, SlowBatch
-from dali_storage.observing.statistics import ReaderStatistics, StageTimes
-from dali_storage.observing.tally import OpenReaders, Tally, metrics
+from dali_storage.observing import meter
+from dali_storage.observing.meter import Meter, OpenReaders
+from dali_storage.observing.statistics import (
+    ReaderStatistics,
+    SlowBatch,
+    StageTimes,
+    figures,
+    metrics,
+)
 from dali_storage.order import Order, OrderOptions
 from dali_storage.prometheus import ReaderCollector
 from dali_storage.reading import prefetch
@@ -28,17 +32,24 @@ from tests.reading.test_prefetch import BATCH, expected, prefetcher
 
 
 @pytest.fixture(autouse=True)
-def waited(monkeypatch):
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=0)
+    for each in (meter, stages):
+        monkeypatch.setattr(each, "monotonic_ns", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def waited(monkeypatch, clock):
     """Is released whenever the caller begins to wait for a batch."""
-    now, waited = [0], threading.Semaphore(0)
+    waited = threading.Semaphore(0)
 
     def wait(done):
-        now[0] += 1
+        clock.now += 10**9
         waited.release()
         take(done)
 
     monkeypatch.setattr(prefetch, "take", wait)
-    monkeypatch.setattr(observer, "perf_counter", lambda: now[0])
     return waited
 
 
@@ -118,18 +129,20 @@ def test_every_batch_that_was_asked_for_has_waited_and_every_one_read_has_stages
         read = len(ahead.reader.read_batches)
     assert counted.times["waiting"].count == 6
     # At most for the first batch: the others were ready.
-    assert counted.times["waiting"].total == counted.wait_seconds <= 1
-    stages = {name: its.count for name, its in counted.times.items() if name != "waiting"}
-    assert stages == {"opening": read, "reading": read, "decoding": read}
+    assert counted.wait_seconds <= 1
+    found = {name: its.count for name, its in counted.times.items() if name != "waiting"}
+    assert found == {"opening": read, "reading": read, "decoding": read}
     assert counted.ready_counts == (1, 0, 5)
 
 
-def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch():
-    with prefetcher(1, lanes=1) as ahead:
-        ahead.reader.before = lambda batch: time.sleep(0.2)
+def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch(clock):
+    def block(batch):
+        clock.now += 10**8
+
+    with prefetcher(1, lanes=1, before=block) as ahead:
         ahead.get(3)
         counted = ahead.statistics
-    assert counted.times["reading"].max >= 0.2
+    assert counted.times["reading"].max >= 0.1
     assert f"path/{3 * BATCH} and {BATCH - 1} more" in [slow.name for slow in counted.slowest]
 
 
@@ -143,7 +156,7 @@ def test_lanes_are_threads_with_the_name_of_their_reader():
     one.get(0)
     one.close()
     assert {*names} == {"dali_storage:Train:0"}
-    assert one.observer.tally.activities.lanes[0].thread is not None
+    assert one.observer.threads[0].native_id is not None
 
 
 def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiting():
@@ -156,7 +169,7 @@ def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiti
         ahead.get(1)
         ahead.finish()
         last = ahead.statistics
-        total = ahead.ahead.observer.tally.waited
+        total = ahead.ahead.observer.waited / 1e9
     assert (before.batches, before.times["waiting"].count) == (1, 1)
     assert after == ReaderStatistics(depth=2, choices=after.choices)
     assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
@@ -174,19 +187,19 @@ def test_statistics_are_plain_values_that_outlive_their_reader():
     assert copy.times["reading"].count > 0
     del ahead
     gc.collect()
-    for one in (copy, found, ReaderStatistics()):
-        with pytest.raises(RuntimeError, match=r"have no reader.*dali_storage.statistics"):
+    for one in (copy, found):
+        with pytest.raises(RuntimeError, match="have no reader"):
             one.reset()
 
 
 def test_a_reset_before_the_first_batch_is_fine():
-    one = observer.Observed("R", "R")
-    before = one.statistics
+    one = Meter("R", "R")
+    before = figures(one)
     before.reset()
-    one.tally = tally()
-    one.tally.count(1, 10)
+    assert before == ReaderStatistics()
+    give(begun(one), 1, 10)
     before.reset()
-    assert one.statistics.batches == 0
+    assert figures(one).batches == 0
 
 
 @pytest.mark.parametrize(
@@ -218,23 +231,50 @@ def test_statistics_print_as_a_table_with_a_verdict(batches, seconds, verdict):
 # --- all readers of a process ---------------------------------------------------------------------
 
 
-def tally(name="R"):
-    return Tally(Activities(name, 1), Room(Choice(1 << 30, ""), 2))
+def begun(one):
+    """The same reader, which has begun to read."""
+    reader = SimpleNamespace(lanes=1, times=None, choices={})
+    one.begin(reader, Room(Choice(1 << 30, ""), 2), ())
+    return one
 
 
-def test_open_readers_have_names_of_their_own_until_they_are_closed_or_gone():
+def give(one, ready, nbytes):
+    with one.waiting(0, ready) as given:
+        given.append(nbytes)
+
+
+def opened(readers, name="R"):
+    readers.add(one := Meter(name, f"file({name})"))
+    return one
+
+
+def test_open_readers_have_names_of_their_own_until_they_are_closed():
     readers = OpenReaders()
-    tallies = [tally() for _ in range(3)]
-    remove = [readers.add(one) for one in tallies]
-    assert [name for name, _ in readers.items()] == ["R", "R-2", "R-3"]
-    remove[1]()
-    assert [name for name, _ in readers.items()] == ["R", "R-3"]
-    new = tally()
-    readers.add(new)
-    assert [name for name, _ in readers.items()] == ["R", "R-3", "R-2"]
-    del tallies[0]
-    gc.collect()
-    assert {name for name, _ in readers.items()} == {"R-2", "R-3"}
+    meters = [opened(readers) for _ in range(3)]
+    assert [*readers.readers] == ["R", "R-2", "R-3"]
+    for _ in range(2):
+        readers.remove(meters[1])
+    assert [*readers.readers] == ["R", "R-3"]
+    assert readers.readers["R-3"] is meters[2]
+    again = opened(readers)
+    readers.remove(meters[1])  # it is another's name now
+    assert readers.readers["R-2"] is again
+    assert again.title == "file(R) (R-2)"
+
+
+def test_a_reader_is_open_from_the_search_for_its_samples_to_its_end(monkeypatch):
+    monkeypatch.setattr(meter, "OPEN", readers := OpenReaders())
+    one = Meter("R", "R")
+    with one.opening():
+        assert [*readers.readers] == ["R"]
+        stages.enter("finding samples")
+        assert one.threads[0].log == [("finding samples", 0)]
+    assert metrics(readers)["dali_storage/R/batches"] == 0
+    one.closed()
+    assert metrics(readers) == {}
+    with pytest.raises(ZeroDivisionError), one.opening():
+        raise ZeroDivisionError
+    assert [*readers.readers] == []
 
 
 def test_threads_that_open_and_close_readers_at_once_lose_none():
@@ -242,11 +282,9 @@ def test_threads_that_open_and_close_readers_at_once_lose_none():
 
     def work():
         for number in range(200):
-            one = tally()
-            remove = readers.add(one)
-            readers.items()
+            one = opened(readers)
             if number % 2:
-                remove()
+                readers.remove(one)
             else:
                 kept.append(one)
 
@@ -255,17 +293,17 @@ def test_threads_that_open_and_close_readers_at_once_lose_none():
         thread.start()
     for thread in threads:
         thread.join()
-    names, found = zip(*readers.items(), strict=True)
-    assert len({*names}) == len(kept) == 400
-    assert {*map(id, found)} == {*map(id, kept)}
+    assert len(readers.readers) == len(kept) == 400
+    assert {*map(id, readers.readers.values())} == {*map(id, kept)}
+    assert all(readers.readers[it.key] is it for it in kept)
 
 
 def test_metrics_are_numbers_by_reader_and_figure():
-    readers, one = OpenReaders(), tally("Train")
-    readers.add(one)
-    one.count(2, 500)
+    readers = OpenReaders()
+    one = begun(opened(readers, "Train"))
+    give(one, 2, 500)
     for ns in [10**6] * 98 + [8 * 10**6] * 2:
-        one.activities.times.record(0, "reading", ns)
+        one.times.record(0, {"reading": ns})
     found = metrics(readers)
     start = "dali_storage/Train/"
     assert all(name.startswith(start) and type(value) is float for name, value in found.items())
@@ -280,11 +318,11 @@ def test_metrics_are_numbers_by_reader_and_figure():
 def test_prometheus_gets_histograms_with_exact_counts():
     from prometheus_client import CollectorRegistry, generate_latest
 
-    readers, one = OpenReaders(), tally("Train")
-    readers.add(one)
-    one.count(1, 500)
+    readers = OpenReaders()
+    one = begun(opened(readers, "Train"))
+    give(one, 1, 500)
     for ns in (500, 1023, 1024, 3_000_000, 10**15):
-        one.activities.times.record(0, "reading", ns)
+        one.times.record(0, {"reading": ns})
     registry = CollectorRegistry()
     registry.register(ReaderCollector(readers))
     with pytest.raises(ValueError, match="Duplicated timeseries"):
@@ -293,7 +331,7 @@ def test_prometheus_gets_histograms_with_exact_counts():
     start = 'dali_storage_stage_seconds_{}reader="Train",stage="reading"'
     assert 'dali_storage_batches_total{reader="Train"} 1.0' in text
     assert 'dali_storage_ready{reader="Train"} 1.0' in text
-    bounds = re.findall(r'stage_seconds_bucket\{le="(.+?)",.*\} (.+)', text)
+    bounds = re.findall(r'stage_seconds_bucket\{le="(.+?)",.*stage="reading"\} (.+)', text)
     reached = {float(bound): float(count) for bound, count in bounds}
     assert reached[1.024e-06] == 2
     assert reached[2.048e-06] == 3
@@ -301,19 +339,3 @@ def test_prometheus_gets_histograms_with_exact_counts():
     assert (reached[2**37 / 1e9], reached[float("inf")]) == (4, 5)
     assert start.format("count{") + "} 5.0" in text
     assert registry.get_sample_value("dali_storage_wait_seconds_total", {"reader": "Train"}) == 0
-
-
-def test_a_collector_without_prometheus_says_how_to_get_it(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Refusing(), *sys.meta_path])
-    with pytest.raises(BackendUnavailable, match=r"pip install 'dali-storage\[metrics\]'"):
-        ReaderCollector(OpenReaders())
-
-
-class Refusing:
-    """Finds no prometheus_client, as if it were not installed."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith("prometheus_client"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name="prometheus_client")

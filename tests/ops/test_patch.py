@@ -14,8 +14,7 @@ from nvidia.dali import fn, pipeline_def
 import dali_storage
 from dali_storage import ops, readers
 from dali_storage.backends.memory import MemoryReader
-from dali_storage.dali import source
-from dali_storage.readers import features
+from dali_storage.dali.queries import source
 from tests.kit.dali import pipeline_of
 from tests.kit.parity import numbered, numbers, take
 from tests.kit.paths import ROOT
@@ -56,28 +55,21 @@ def test_readers_under_the_names_of_dali_read_as_dali(reader, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("reader", CLASSES)
-def test_a_function_in_the_place_of_dalis_names_its_schema_and_shows_our_arguments(reader):
-    ours, schema = getattr(readers, reader), getattr(fn.readers, reader)._schema_name
-    with dali_storage.patch():
-        swapped = getattr(fn.readers, reader)
-        assert inspect.isfunction(swapped)
-        assert (swapped.__name__, swapped.__doc__) == (reader, ours.__doc__)
-        assert inspect.signature(swapped) == inspect.signature(ours)
-        assert swapped._schema_name == schema
-    operator = getattr(ops.readers, CLASSES[reader])
-    assert (ours._schema_name, operator.schema_name) == (schema, schema)  # for an assignment
-
-
-@pytest.mark.parametrize("reader", CLASSES)
-def test_what_is_under_the_names_of_dali_has_the_marks_of_dalis(reader):
+def test_what_is_under_the_names_of_dali_has_the_marks_of_dalis_and_our_arguments(reader):
     def marks():
         function, operator = getattr(fn.readers, reader), getattr(dali_ops.readers, CLASSES[reader])
         names = "_schema_name", "_generated", "_impl_module"
         return [getattr(function, name, None) for name in names] + [operator.schema_name]
 
-    before = marks()
+    ours, before = getattr(readers, reader), marks()
     with dali_storage.patch():
         assert marks() == before
+        swapped = getattr(fn.readers, reader)
+        assert inspect.isfunction(swapped)
+        assert (swapped.__name__, swapped.__doc__) == (reader, ours.__doc__)
+        assert inspect.signature(swapped) == inspect.signature(ours)
+    schemas = ours._schema_name, getattr(ops.readers, CLASSES[reader]).schema_name
+    assert schemas == (before[0],) * 2  # for an assignment
 
 
 def test_functions_under_the_names_of_dali_can_be_pickled_and_stay_the_same_in_inner_blocks():
@@ -149,9 +141,11 @@ def test_patch_refuses_an_argument_that_not_all_readers_have_at_once():
 
 
 def test_another_reader_under_the_name_of_dalis_is_refused_by_the_import(monkeypatch):
+    from dali_storage.readers import features
+
     spec = spec_from_file_location("dali_storage.readers.imported_late", features.__file__)
     monkeypatch.setattr(dali_ops.readers, "TFRecord", type("Other", (), {}))
-    with pytest.raises(ImportError, match=r"Other.*: import dali_storage.readers before"):
+    with pytest.raises(ImportError, match=r"Other.*: use dali_storage.readers.tfrecord before"):
         spec.loader.exec_module(module_from_spec(spec))
 
 

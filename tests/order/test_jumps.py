@@ -25,7 +25,7 @@ def test_batches_can_be_requested_in_any_order(containers, monkeypatch):
         expected = batches(case, epochs(case, 5))
         # Few saved states and short chunks, so that seeking does all it can.
         with monkeypatch.context() as patch:
-            patch.setattr(streams, "_CHUNK", random.choice([1, 7, 50, 8192]))
+            patch.setattr(streams, "CHUNK", random.choice([1, 7, 50, 8192]))
             patch.setattr(streams, "_MARKS", random.choice([1, 2, 5]))
             patch.setattr(streams, "_STRIDE", random.choice([1, 10, 100]))
             order = Order(*case)
@@ -149,7 +149,7 @@ found = [
     peak((0, 1, 10**5, 10**5 + 1), 10**10, 64, initial_fill=1, **containers),
     peak(range(300), 10**10, 64, **containers),
 ]
-streams._CHUNK = streams._STRIDE = streams._MARKS = 16
+streams.CHUNK = streams._STRIDE = streams._MARKS = 16
 found += [peak(range(number), 40, 10) for number in (200, 2500)]
 print(json.dumps(found))
 """
@@ -164,11 +164,3 @@ def test_memory_depends_on_the_list_or_the_containers_and_not_on_window_samples_
     assert large < 100 * 300_000
     assert max(jumps, window) < 2_000_000
     assert long < short + 30_000
-
-
-def test_a_list_takes_four_bytes_for_an_entry_while_they_suffice():
-    lists = streams.Lists(5000, OrderOptions())
-    assert {lists.fixed.dtype, lists.of_epoch(1).dtype} == {np.dtype(np.int32)}
-    lists._size = 2**31  # too large for a test
-    assert lists._original(9).dtype == np.int64
-    assert Order(5000, 4, OrderOptions(shuffle_after_epoch=True)).batch(0).dtype == np.int64

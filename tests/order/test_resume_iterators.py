@@ -75,7 +75,7 @@ def test_an_iterator_goes_on_with_the_same_ranks(policy, order, prepare):
             assert epochs(again, len(expected)) == expected
 
 
-@pytest.mark.parametrize("order", ["window", "epoch"])
+@pytest.mark.parametrize("order", ["window", pytest.param("epoch", marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", [FILL, PARTIAL, DROP])
 @pytest.mark.parametrize(("world", "batch_size"), [(3, 4), (5, 3), (1, 8)])
 def test_an_iterator_goes_on_with_other_ranks(world, batch_size, policy, order):
@@ -147,6 +147,7 @@ def test_the_rest_of_an_epoch_may_be_dropped_as_a_whole():
     assert epochs(iterator(made, DROP), 2) == [[[[*range(24, 36)]]], [[[*range(12)]]]]
 
 
+@pytest.mark.long  # to import JAX takes seconds
 def test_an_iterator_of_jax_goes_on():
     jax = pytest.importorskip("nvidia.dali.plugin.jax", exc_type=ImportError)
     (going_on,) = ranks(1, 5, state := begun(3))
@@ -193,9 +194,6 @@ def test_a_checkpoint_of_a_rest_restores_it(policy, cut):
     for epoch in expected[1:]:
         assert [values(batch) for batch in again] == epoch
         again.reset()
-
-
-# --- Refusals ------------------------------------------------------------------------------------
 
 
 def test_an_iterator_needs_the_name_of_the_reader():

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+from dali_storage.order.permutation import hashed, permuted
 from dali_storage.order.sampling.datasets import DataSet, mixture_of, stream_of
 from dali_storage.order.sampling.draws import Draws
 from dali_storage.order.sampling.mixture import Mixture, integer_weights
-from dali_storage.order.sampling.permutation import hashed, permuted
 from dali_storage.order.sampling.sources import (
     Drawn,
     Groups,

@@ -129,6 +129,11 @@ def test_an_installed_wheel_has_its_commands_and_backends(installed):
 def test_without_dali_the_doctor_works_and_a_reader_says_what_to_install(without_dali):
     assert "python-file" in without_dali.output("-m", "dali_storage")
     without_dali.output("-c", "import dali_storage, bmap_tools")
-    refused = without_dali("-c", "from dali_storage.readers import file")
+    refused = without_dali("-c", "from dali_storage import readers; readers.file(file_root='.')")
+    (without_dali.folder / "photos/c").mkdir(parents=True)
+    (without_dali.folder / "photos/c/1.jpg").write_bytes(b"one")
+    read = "[*readers.batches(readers.file, file_root='photos', batch_size=4)]"
+    read = f"from dali_storage import readers; print({read}[0].names)"
+    assert without_dali.output("-c", read) == "['c/1.jpg']\n"
     last = refused.stderr.splitlines()[-1]
     assert "NVIDIA DALI, which is not installed: pip install 'dali-storage[cuda12]'" in last

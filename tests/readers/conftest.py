@@ -1,7 +1,6 @@
 import pytest
 
 from tests.kit.containers import write_tar
-from tests.kit.webdataset import INDEX, MEMBERS
 
 
 @pytest.fixture(autouse=True)
@@ -11,10 +10,14 @@ def _pipelines_end(pipelines_end):
 
 @pytest.fixture
 def tar(tmp_path):
+    from tests.kit.webdataset import MEMBERS
+
     return write_tar(tmp_path / "a.tar", MEMBERS)
 
 
 @pytest.fixture
 def index(tmp_path):
+    from tests.kit.webdataset import INDEX
+
     (tmp_path / "a.idx").write_text(INDEX)
     return tmp_path / "a.idx"

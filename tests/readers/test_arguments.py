@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from nvidia.dali import fn
 
-from dali_storage import dali, readers
-from dali_storage.loaders.datasets.settings import Settings
+from dali_storage import readers
+from dali_storage.dali.queries import source
 from tests.kit import versions
 from tests.kit.dali import build, take
 from tests.kit.paths import ROOT
@@ -91,18 +91,6 @@ def test_a_value_means_what_it_means_to_dali(tree, argument, value):
     assert ours == real
 
 
-SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
-
-
-@pytest.mark.parametrize("value", SECONDS, ids=lambda it: f"{it!r:.12}")
-@pytest.mark.parametrize("make", [readers.file, Settings])
-def test_a_stall_after_that_is_no_number_of_seconds_is_refused(make, value):
-    own = {"batch_size": 1} if make is Settings else {"files": ["a"]}
-    words = "stall_after must be a number of seconds above 0, or None for no warnings, not "
-    with pytest.raises(ValueError, match=words):
-        make(stall_after=value, **own)
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, 60.0), ({"stall_after": None}, None), ({"stall_after": np.float32(2)}, 2.0)],
@@ -115,7 +103,7 @@ def test_a_reader_is_watched_as_its_argument_says(tree, given, expected):
         build(readers.file, name="R", file_root=root, **given),
         build(readers.mix, name="R", **mixed, **given),
     ]
-    openings = [dali.source(each, "R").opening for each in pipelines]
+    openings = [source(each, "R").opening for each in pipelines]
     assert [it.observe.keywords["stall_after"] for it in openings] == [expected] * 2
     assert openings[1].names == [os.fsencode(root)] * 2
 

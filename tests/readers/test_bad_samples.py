@@ -12,7 +12,7 @@ from PIL import Image
 
 from dali_storage import readers, statistics
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.errors import RecordError, SampleReplaced, SampleSizeChanged
+from dali_storage.contract.errors import SampleSizeChanged
 from tests.kit.parity import build
 from tests.kit.tiers import by_tier
 
@@ -49,9 +49,8 @@ class Faulty(PythonFileReader):
 def damaged(tmp_path_factory):
     """The names of the files, and the bad ones' indices with what is wrong."""
     root, count = tmp_path_factory.mktemp("damaged"), by_tier(300, 10_000)
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)).save(
-        root / "whole.jpg"
-    )
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
+    Image.fromarray(pixels).save(root / "whole.jpg")
     whole = (root / "whole.jpg").read_bytes()
     chosen = np.random.default_rng(1).permutation(count)[: len(REASONS) * (count // 100)]
     bad = dict(zip(chosen.tolist(), [*REASONS] * count, strict=False))
@@ -75,23 +74,10 @@ def take(names, ranks, batches, resume=None, **options):
         return fn.decoders.image(data), label, index
 
     for rank in range(ranks):
-        pipeline = build(
-            read,
-            BATCH,
-            {},
-            name="R",
-            backend=Faulty,
-            return_index=True,
-            pad_last_batch=True,
-            shuffle_after_epoch=True,
-            on_error="replace",
-            check=True,
-            max_replaced=len(names),
-            shard_id=rank,
-            num_shards=ranks,
-            resume=resume,
-            **options,
-        )
+        shard = {"shard_id": rank, "num_shards": ranks, "pad_last_batch": True, "resume": resume}
+        bad = {"on_error": "replace", "check": True, "max_replaced": len(names)}
+        given_to = {"name": "R", "backend": Faulty, "return_index": True, **shard, **bad, **options}
+        pipeline = build(read, BATCH, {}, shuffle_after_epoch=True, **given_to)
         pipelines.append(pipeline)
         for _ in range(batches):
             _, labels, index = (np.asarray(it.as_tensor()).ravel() for it in pipeline.run())
@@ -134,25 +120,6 @@ def test_excluded_samples_are_left_out(damaged, tmp_path):
     assert pipeline.reader_meta("R")["epoch_size"] == len(names) - len(bad)
     labels = [pipeline.run()[1].as_tensor() for _ in range((len(names) - len(bad)) // BATCH)]
     assert not set(np.concatenate([np.asarray(it).ravel() for it in labels]).tolist()) & set(bad)
-
-
-def test_without_on_error_a_file_that_is_checked_is_an_error(damaged):
-    names, bad = damaged
-    cut = min(index for index, what in bad.items() if what == "cut")
-    pipeline = build(readers.file, 1, {}, name="R", files=names[cut : cut + 1], check=True)
-    with pytest.raises(RecordError, match="no EOI") as raised:
-        pipeline.run()
-    assert raised.value.filename == names[cut]
-    assert readers.replaced(pipeline, "R") == []
-
-
-def test_the_first_one_is_told(damaged):
-    names, bad = damaged
-    missing = min(index for index, what in bad.items() if what == "missing")
-    arguments = {"files": names[missing : missing + 3], "on_error": "replace"}
-    pipeline = build(readers.file, 1, {}, name="R", **arguments)
-    with pytest.warns(SampleReplaced, match=r"missing.jpg' is replaced .*No such file"):
-        pipeline.run()
 
 
 def test_a_replacement_is_of_the_same_source_or_class_and_of_what_is_given(tmp_path):

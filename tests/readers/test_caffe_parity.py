@@ -14,15 +14,10 @@ pytestmark = versions.CAFFE
 
 NEW = {"index_path", "shuffle_after_epoch", "shuffle_after_epoch_seed"}
 SIZES = [(0, 30), (1, 5000), (4090, 4100), (3000, 60_000)]
-UNKNOWN = [
-    number(90, 7),
-    message(90, b"zz"),
-    varint(91 << 3 | 5) + b"abcd",
-    varint(92 << 3 | 1) + b"12345678",
-    varint(93 << 3 | 3) + number(1, 5) + varint(93 << 3 | 4),
-    number(4, 9),  # fields of Datum with another wire type
-    message(5, b"q"),
-]
+GROUP = varint(93 << 3 | 3) + number(1, 5) + varint(93 << 3 | 4)
+UNKNOWN = [number(90, 7), message(90, b"zz"), varint(91 << 3 | 5) + b"abcd"]
+UNKNOWN += [GROUP, varint(92 << 3 | 1) + bytes(8)]
+UNKNOWN += [number(4, 9), message(5, b"q")]  # fields of Datum with another wire type
 """Fields that are skipped."""
 
 

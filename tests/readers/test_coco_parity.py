@@ -37,11 +37,8 @@ class TestCoco(ParityTests):
             build(fn.readers.coco, 1, {}, save_preprocessed_annotations=True, **arguments, **saves)
         except RuntimeError:
             return arguments  # nothing is left
-        kept = {
-            it: arguments[it]
-            for it in ("file_root", "polygon_masks", "image_ids")
-            if it in arguments
-        }
+        names = {"file_root", "polygon_masks", "image_ids"} & arguments.keys()
+        kept = {name: arguments[name] for name in names}
         return kept | {"preprocessed_annotations": saves["save_preprocessed_annotations_dir"]}
 
 

@@ -5,46 +5,24 @@ import re
 from collections import Counter
 from functools import partial
 from random import Random
-from typing import Any
 
-import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn
 from PIL import Image
 
 from dali_storage import readers
 from dali_storage.contract.errors import RecordError, SampleReplaced
-from dali_storage.loaders import Loader
-from tests.kit.dali import pipeline_of
-from tests.kit.parity import (
-    POLICIES,
-    build,
-    compare,
-    contents,
-    epochs,
-    numbered,
-    seeds,
-    some_order,
-    take,
-)
+from tests.kit.parity import BACKENDS, build, compare, contents, seeds, some_order
 from tests.kit.tiers import by_tier
-
-BACKENDS: list[tuple[str, dict[str, Any]]] = [
-    ("memory", {}),
-    ("python-file", {}),
-    ("python-file", {"direct": True}),
-    ("python-file", {"io": "preadv"}),
-]
 
 
 def by_file(files, *, labels=None, name=None, file_root=None, **order):
     """What people do today: a reader of DALI for each column."""
-    nodes = []
-    for number, names in enumerate(files):
-        own = f"{name}{number or ''}"
-        nodes.append(
-            fn.readers.file(files=names, labels=labels, file_root=file_root, name=own, **order)
-        )
+    given = {"labels": labels, "file_root": file_root, **order}
+    nodes = [
+        fn.readers.file(files=names, name=f"{name}{number or ''}", **given)
+        for number, names in enumerate(files)
+    ]
     return [data for data, _ in nodes] + ([nodes[0][1]] if labels is not None else [])
 
 
@@ -67,9 +45,8 @@ def some_columns(random, root):
     keys = sorted({parts.replace("{}", str(it)) for it in random.sample(range(100), count)})
     files, templates = [], []
     for number in range(pieces):
-        before, after = random.choice(
-            [("", f"_{number}.b"), (f"c{number}/", ".b"), (f"{number}-", "")]
-        )
+        sides = ("", f"_{number}.b"), (f"c{number}/", ".b"), (f"{number}-", "")
+        before, after = random.choice(sides)
         templates.append(f"{before}{{}}{after}")
         files.append([f"{before}{key}{after}" for key in keys])
         for name in files[-1]:
@@ -100,13 +77,6 @@ def test_random_columns_are_read_as_dali_reads_files_by_one_seed(tmp_path):
     assert found["equal"] + found["restored"] > 0.8 * found.total()
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_iterators_of_dali_give_what_they_give_of_files(tmp_path, policy):
-    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
-    real = epochs(numbered("file", tmp_path, [23])(fn.readers), policy, **order)
-    assert epochs(numbered("columns", tmp_path, [23])(readers), policy, **order) == real
-
-
 @pytest.fixture
 def root(tmp_path):
     """Images and masks of five keys, in two directories; the bytes of a file are its name."""
@@ -121,17 +91,13 @@ TEMPLATES = ["images/{}.jpg", "masks/{}_mask.png"]
 
 def pairs(keys):
     """What is read of some keys."""
-    return [
-        [f"images/{it}.jpg".encode() for it in keys],
-        [f"masks/{it}_mask.png".encode() for it in keys],
-    ]
+    return [[template.format(it).encode() for it in keys] for template in TEMPLATES]
 
 
 def of(root, count, **given):
     """The bytes of the outputs, of a batch of `count` samples."""
-    return contents(
-        build(readers.columns, count, {}, **{"files": TEMPLATES, "file_root": root} | given)
-    )
+    given = {"files": TEMPLATES, "file_root": root} | given
+    return contents(build(readers.columns, count, {}, **given))
 
 
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
@@ -169,44 +135,28 @@ def test_a_key_is_any_text_between_the_sides_of_a_template(tmp_path, files, name
     for name in names:
         write(tmp_path, name)
     expected = [[(tmp_path / each.format(key)).read_bytes() for key in keys] for each in files]
-    for given in ({"missing": "skip"}, {"keys": keys}):
-        pipeline = build(
-            readers.columns, len(keys), {}, files=files, file_root=tmp_path, name="R", **given
-        )
+    for more in ({"missing": "skip"}, {"keys": keys}):
+        given = {"files": files, "file_root": tmp_path, "name": "R", **more}
+        pipeline = build(readers.columns, len(keys), {}, **given)
         assert readers.catalog(pipeline, "R").delivered == len(keys)
         assert contents(pipeline) == expected
 
 
 def test_labels_are_those_of_the_keys(root):
-    keys = ["b/9", "a/1", "lost", "a/2"]
-    labels = [[7], [-8], [2]]
-    found = take(
-        build(
-            readers.columns,
-            3,
-            {},
-            files=TEMPLATES,
-            file_root=root,
-            keys=keys,
-            missing="skip",
-            labels=[7, -8, 5, 2],
-            return_index=True,
-        ),
-        1,
-    )[0]
-    assert [np.frombuffer(it[2], np.int32).tolist() for it in found[2]] == labels
-    assert [np.frombuffer(it[2], np.int64).tolist() for it in found[3]] == [[0], [1], [2]]
+    given = {"keys": ["b/9", "a/1", "lost", "a/2"], "missing": "skip", "labels": [7, -8, 5, 2]}
+    given |= {"files": TEMPLATES, "file_root": root, "return_index": True}
+    *_, labels, index = build(readers.columns, 3, {}, **given).run()
+    assert labels.as_array().tolist() == [[7], [-8], [2]]
+    assert index.as_array().tolist() == [[0], [1], [2]]
 
 
 def test_a_dict_gives_a_dict(root):
     files = dict(zip(("image", "mask"), TEMPLATES, strict=True))
-    pipeline = Pipeline(1, 1, None)
-    with pipeline:
+    labelled = {"keys": ["a/1"], "labels": [3], "return_index": True, "name": "R"}
+    with Pipeline(1, 1, None):
         made = readers.columns(files, file_root=root)
         assert list(made) == ["image", "mask"]
-        made, label, index = readers.columns(
-            files, file_root=root, keys=["a/1"], labels=[3], return_index=True, name="R"
-        )
+        made, label, index = readers.columns(files, file_root=root, **labelled)
         assert [*made] == ["image", "mask"]
         assert [it.name for it in (*made.values(), label, index)] == [f"R[{n}]" for n in range(4)]
         assert len(readers.columns([TEMPLATES[0]], file_root=root)) == 1
@@ -264,64 +214,12 @@ def test_directories_are_listed_once(root, monkeypatch):
     assert {*listed.values()} == {1}
 
 
-@pytest.mark.parametrize("order", [{"weights": "balanced", "epoch_size": 8}, {"order": [2, 0, 2]}])
-def test_other_orders_are_those_of_readers_file(root, order):
-    files, labels = [[f"images/{it}.jpg" for it in ("a/1", "a/2", "b/9")]] * 2, [1, 1, 0]
-    ours = build(readers.columns, 4, {}, files=files, file_root=root, labels=labels, **order)
-    real = build(readers.file, 4, {}, files=files[0], file_root=root, labels=labels, **order)
-    expected = [[data, data, label] for data, label in take(real, 6)]
-    assert take(ours, 6) == expected
-
-
-def test_a_state_resumes_on_other_ranks(root):
-    order = {"files": TEMPLATES, "file_root": root, "pad_last_batch": True, "name": "R"}
-    order |= {"random_shuffle": True, "seed": 4}
-    first = build(readers.columns, 1, {"prefetch_queue_depth": 1}, **order)
-    seen = [contents(first) for _ in range(2)]
-    state = readers.state(first, "R")
-    for shard in range(3):
-        rank = build(readers.columns, 1, {}, **order, resume=state, num_shards=3, shard_id=shard)
-        seen.append(contents(rank))
-    assert sorted(seen) == sorted(
-        [[a], [b]] for a, b in zip(*pairs(["a-b/1", "a/1", "a/2", "b/10", "b/9"]), strict=True)
-    )
-
-
-def test_a_loader_gives_images_with_their_masks(tmp_path):
-    pytest.importorskip("torch", reason="no torch: pip install torch")
-    for number in range(6):
-        for name in ("images", "masks"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            Image.new("L", (3, 2), number + 10 * (name == "masks")).save(
-                tmp_path / name / f"{number}.png"
-            )
-
-    def make(checkpoint, **shard):
-        def outputs():
-            files = ["images/{}.png", "masks/{}.png"]
-            options = {"file_root": tmp_path, "random_shuffle": True, "seed": 3, "name": "Reader"}
-            nodes = readers.columns(files, **options, **shard, pad_last_batch=True)
-            return [fn.decoders.image(each)[0, 0, :1] for each in nodes]
-
-        return pipeline_of(outputs, 4, enable_checkpointing=True, checkpoint=checkpoint)
-
-    with Loader(make) as loader:
-        for _ in range(2):
-            rows = [
-                (int(a), int(b))
-                for images, masks in loader
-                for a, b in zip(images, masks, strict=True)
-            ]
-            assert sorted(rows) == [(number, number + 10) for number in range(6)]
-
-
 def test_a_sample_is_replaced_whole_and_its_bad_file_is_named(root):
     os.remove(root / "masks/a/2_mask.png")
     keys = ["a/1", "a/2", "b/9"]
     files = [[it.decode() for it in column] for column in pairs(keys)]
-    pipeline = build(
-        readers.columns, 3, {}, files=files, file_root=root, on_error="replace", name="R"
-    )
+    given = {"files": files, "file_root": root, "on_error": "replace", "name": "R"}
+    pipeline = build(readers.columns, 3, {}, **given)
     with pytest.warns(SampleReplaced, match="masks/a/2_mask.png"):
         images, masks = contents(pipeline)
     assert [images[0], images[2]] == [pairs(keys)[0][0], pairs(keys)[0][2]]
@@ -352,11 +250,7 @@ def test_a_check_names_the_file_that_is_bad(tmp_path):
         ({"keys": "class.txt"}, ValueError, "of key 'a/1  1' in '{root}/class.txt' "),
         ({"keys": ["a/1", ""]}, ValueError, "'{root}/images/.jpg' of key '' is missing"),
         ({"keys": "s3://bucket/keys"}, ValueError, "'s3://bucket/keys' is an object"),
-        (
-            {"keys": ["a/1"], "labels": [1, 2]},
-            ValueError,
-            "labels must be one for each sample: 2 for 1",
-        ),
+        ({"keys": ["a/1"], "labels": [1, 2]}, ValueError, "one for each sample: 2 for 1"),
     ],
     ids=str,
 )

@@ -2,26 +2,19 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from nvidia.dali import Pipeline, fn, types
 
 from dali_storage import readers
 from dali_storage.backends.memory import MemoryReader
-from tests.kit.dali import build, take
+from tests.kit.dali import build, pipeline_of, take
+from tests.kit.parity import take as samples
 
-# --- parity -------------------------------------------------------------------------------------
+WAYS = [(False, 4, "memory"), (True, 4, "python-file")]
+WAYS += [(True, 1, "memory"), (False, 1, "python-file")]
 
 
-@pytest.mark.parametrize(
-    ("exec_dynamic", "batch_size", "backend"),
-    [
-        (False, 4, "memory"),
-        (True, 4, "python-file"),
-        (True, 1, "memory"),
-        (False, 1, "python-file"),
-    ],
-)
+@pytest.mark.parametrize(("exec_dynamic", "batch_size", "backend"), WAYS)
 @pytest.mark.parametrize(
     "sizes", [(3072,), (0,), (8, 8, 8, 8, 8, 16, 4, 4), (4, 4, 4, 4, 0, 0, 0, 0)], ids=str
 )
@@ -32,30 +25,16 @@ def test_samples_of_one_size_are_the_same_to_all_operators(
     arguments = {"file_root": str(tree(24, classes=1, sizes=sizes))}
 
     def outputs(file, **more):
-        pipeline = Pipeline(batch_size, 2, None, exec_dynamic=exec_dynamic)
-        with pipeline:
+        def define():
             data, labels = file(**arguments, **more)
-            pipeline.set_outputs(
-                data,
-                labels,
-                fn.reinterpret(data, dtype=types.DALIDataType.INT32),
-                fn.cast(data, dtype=types.DALIDataType.FLOAT16),
-                fn.pad(data, fill_value=7),
-                fn.copy(data),
-            )
-        return pipeline
+            integers = fn.reinterpret(data, dtype=types.DALIDataType.INT32)
+            floats = fn.cast(data, dtype=types.DALIDataType.FLOAT16)
+            return data, labels, integers, floats, fn.pad(data, fill_value=7), fn.copy(data)
+
+        return samples(pipeline_of(define, batch_size, exec_dynamic=exec_dynamic), 30)
 
     ours = outputs(readers.file, backend=backend)
-    real = outputs(fn.readers.file, dont_use_mmap=True)
-    for _ in range(30):
-        for found, expected in zip(ours.run(), real.run(), strict=True):
-            assert found.dtype == expected.dtype
-            assert found.shape() == expected.shape()
-            for slot in range(batch_size):
-                assert np.array_equal(found.at(slot), expected.at(slot))
-
-
-# --- bad input ----------------------------------------------------------------------------------
+    assert ours == outputs(fn.readers.file, dont_use_mmap=True)
 
 
 def test_a_missing_root_is_named_at_once_or_by_the_first_run_with_lazy_init(tmp_path):
@@ -82,63 +61,6 @@ def test_the_traceback_of_a_missing_root_is_short(tmp_path):
     assert depth <= 8, frames  # it was 12 when five callables opened each other
 
 
-@pytest.mark.parametrize(("sized_before", "depth"), [(False, 1), (True, 2), (False, 4)])
-def test_a_file_that_is_away_for_a_while_costs_no_batch(tree, sized_before, depth):
-    # So large that a lane reads one batch at once.
-    root = tree(40, classes=1, sizes=(300_000,))
-    good = {path.name: path.read_bytes() for path in sorted((root / "class0").iterdir())}
-    pipeline = build(readers.file, 4, file_root=str(root), pipeline={"prefetch_queue_depth": depth})
-    expected = [(content, 0) for content in good.values()]
-    epoch = 10
-    if sized_before:
-        assert take(pipeline, epoch) == expected
-    bad = root / "class0" / "0035.jpg"  # batch 8
-    bad.unlink()
-    delivered = []
-    with pytest.raises(FileNotFoundError) as caught:
-        while True:
-            delivered += take(pipeline, 1)
-    assert caught.value.filename == str(bad)
-    assert delivered == expected[: len(delivered)]
-    # Not before DALI schedules batch 8, which run() number 8 - (depth - 1) does.
-    assert len(delivered) == 4 * (8 - (depth - 1))
-    for _ in range(2):
-        with pytest.raises(FileNotFoundError):
-            pipeline.run()
-    bad.write_bytes(good[bad.name])
-    delivered += take(pipeline, 20)
-    assert delivered == (expected * 4)[: len(delivered)]
-
-
-def test_two_readers_stay_together_when_one_of_them_fails(tmp_path):
-    for path in (
-        tmp_path / name / "c" / f"{i:02}" for name in ("images", "masks") for i in range(40)
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(path.name.encode())
-    pipeline = Pipeline(batch_size=4, num_threads=1, device_id=None)
-    with pipeline:
-        roots = [str(tmp_path / name) for name in ("images", "masks")]
-        filters = {"file_filters": "*"}
-        pipeline.set_outputs(*(readers.file(file_root=root, **filters)[0] for root in roots))
-
-    def assert_pair():
-        images, masks = ([np.asarray(it).tobytes() for it in output] for output in pipeline.run())
-        assert images == masks
-
-    for spoilt in ("images/c/30", "masks/c/30", "images/c/09"):
-        (tmp_path / spoilt).rename(tmp_path / "away")
-        with pytest.raises(FileNotFoundError):
-            while True:
-                assert_pair()
-        (tmp_path / "away").rename(tmp_path / spoilt)
-        for _ in range(5):
-            assert_pair()
-
-
-# --- GPUs ---------------------------------------------------------------------------------------
-
-
 GPU_0 = {"device": "gpu", "gpu": 0}  # attributes of a backend
 
 
@@ -163,14 +85,3 @@ def test_memory_that_backend_and_pipeline_do_not_share_is_refused_when_it_is_def
     with pytest.raises(ValueError, match=message), Pipeline(4, 1, gpu):
         readers.file(file_root=str(tree(5)), backend="memory", **arguments)
     assert closed
-
-
-def test_the_samples_are_on_the_gpu_and_the_labels_are_not(tree, monkeypatch):
-    for name, value in GPU_0.items():
-        monkeypatch.setattr(MemoryReader, name, value)
-    arguments = {"file_root": str(tree(5)), "backend": "memory", "device": "gpu"}
-    with Pipeline(4, 1, 0):
-        nodes = readers.file(**arguments, return_index=True)
-        assert [node.device for node in nodes] == ["gpu", "cpu", "cpu"]
-        nodes = readers.file(**arguments, lazy_init=True)
-        assert [node.device for node in nodes] == ["gpu", "cpu"]

@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from dali_storage.contract.errors import os_error
 from tests.kit.paths import ROOT
 
@@ -42,30 +40,22 @@ def test_names_are_read_as_by_dali_or_refused_with_the_remedy(tmp_path):
         (tmp_path / "hé" / "c" / name).write_text(name[0])
     (tmp_path / "hé" / "list").write_text("c/1é.jpg 0\nc/2日.jpg 1\n", "utf-8")
     (tmp_path / "hé" / "bad").write_text(json.dumps({"path": f"{tmp_path}/hé/c/1é.jpg"}))
-    told = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)],
-        env=os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    *same, excluded, recorded, refused = told.stdout.decode().splitlines()
+    env = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    told = subprocess.check_output(words, env=env, cwd=ROOT)
+    *same, excluded, recorded, refused = told.decode().splitlines()
     assert same == ["['1', '2'] ['1', '2']"] * 5
     assert (excluded, recorded) == ("['2', '2']", "['1', '2']")
     assert (tmp_path / "hé" / "record").exists()
     assert "that ascii, the encoding of the locale, lacks; set PYTHONUTF8=1" in refused
 
 
-@pytest.mark.parametrize(
-    ("encoding", "number", "path"),
-    [
-        ("iso8859-1", errno.ENOENT, "é"),
-        ("iso8859-1", errno.ENOENT, "e"),
-        ("iso8859-1", errno.EACCES, "é"),
-        ("utf-8", errno.ENOENT, "é"),
-    ],
-)
-def test_a_missing_file_may_have_a_name_in_utf_8(encoding, number, path, monkeypatch):
-    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: encoding)
-    is_hinted = "; set PYTHONUTF8=1" in str(os_error(number, path.encode()))
-    assert is_hinted == ((encoding, number, path) == ("iso8859-1", errno.ENOENT, "é"))
+def test_a_missing_file_may_have_a_name_in_utf_8(monkeypatch):
+    for encoding, number, path, is_hinted in (
+        ("iso8859-1", errno.ENOENT, "é", True),
+        ("iso8859-1", errno.ENOENT, "e", False),
+        ("iso8859-1", errno.EACCES, "é", False),
+        ("utf-8", errno.ENOENT, "é", False),
+    ):
+        monkeypatch.setattr(sys, "getfilesystemencoding", lambda it=encoding: it)
+        assert ("; set PYTHONUTF8=1" in str(os_error(number, path.encode()))) == is_hinted

@@ -16,9 +16,8 @@ class TestNemoAsr(ParityTests):
     other_defaults = ParityTests.other_defaults | {"dtype"}
 
     def some_case(self, random, directory):
-        kinds = random.choice(
-            [manifests.CUTTABLE, manifests.CODED, [*manifests.CUTTABLE, *manifests.CODED]]
-        )
+        cuttable, coded = manifests.CUTTABLE, manifests.CODED
+        kinds = random.choice([cuttable, coded, [*cuttable, *coded]])
         recordings = manifests.some_recordings(random, directory, kinds)
         counts = [random.randint(1, 15) for _ in range(random.choice([1, 1, 2, 3]))]
         paths = [

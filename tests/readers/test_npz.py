@@ -185,20 +185,16 @@ def test_a_file_is_refused_with_its_path_and_the_remedy(tmp_path, why):
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("content", "message"),
     [
-        (np.arange(3, dtype=">i4"), "'x': its elements are >i4; save them as a type of DALI"),
-        (np.array([Unpickled()], object), "'x': its elements are Python objects, .* never unpickl"),
-        (np.array(["text"]), "'x': its elements are <U4"),
-        (None, r"'x': it is not a .npy file of version 1 to 3: it begins with b'no array"),
-        (np.arange(9)[:1], r"truncated: write it again with numpy.savez\(\)"),
+        (npy(np.array([Unpickled()], object)), "'x': its elements are Python objects, .* never u"),
+        (npy(np.arange(9)[:1])[:-4], r"truncated: write it again with numpy.savez\(\)"),
     ],
-    ids=["big-endian", "objects", "text", "no array", "short"],
+    ids=["objects", "short"],  # others are in test_numpy.py
 )
-def test_an_array_is_refused_when_its_turn_comes(tmp_path, array, message):
-    content = b"no array here" if array is None else npy(array)
+def test_an_array_is_refused_when_its_turn_comes(tmp_path, content, message):
     with zipfile.ZipFile(path := tmp_path / "a.npz", "w") as file:
-        file.writestr("x.npy", content[:-4] if "trunc" in message else content)
+        file.writestr("x.npy", content)
     with pytest.raises(RecordError, match=rf"sample 0: .*{message}") as caught:
         one(path, ["x"])
     assert caught.value.filename == str(path)
@@ -234,7 +230,7 @@ def test_damaged_files_are_refused_or_equal_to_those_of_numpy(tmp_path):
     for how in ("savez", "a pipe", "zip64", "version 2", "comment"):
         WRITERS[how](tmp_path / "whole.npz")
         whole[how] = (tmp_path / "whole.npz").read_bytes()
-    for seed in seeds(by_tier(500, 20_000)):
+    for seed in seeds(by_tier(200, 20_000)):
         random = Random(seed)
         path = tmp_path / f"{seed}.npz"
         content = bytearray(whole[random.choice([*whole])])

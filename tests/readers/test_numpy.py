@@ -17,7 +17,7 @@ from dali_storage import readers
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import RecordError
 from dali_storage.contract.views import Views
-from dali_storage.dali import source
+from dali_storage.dali.queries import source
 from dali_storage.formats.npy.header import Npy
 from dali_storage.formats.npy.region import Region
 from tests.kit.parity import build, take
@@ -62,6 +62,10 @@ def one(paths, **arguments):
     return np.frombuffer(content, dtype).reshape(shape)
 
 
+PAD = {"out_of_bounds_policy": "pad"}
+TOO_LARGE = r"the region of shape \(.* does not fit into memory; correct the roi"  # DALI dies of it
+
+
 def test_a_region_of_tensors_is_refused(arrays):
     with Pipeline(1, 1, None):
         start = fn.constant(idata=[1, 1])
@@ -72,24 +76,16 @@ def test_a_region_of_tensors_is_refused(arrays):
 @pytest.mark.parametrize(
     ("region", "message"),
     [
-        (
-            {"roi_start": [1, 1, 1]},
-            "roi_start must have a number for each of 2 axes, or one for all",
-        ),
-        (
-            {"roi_start": 1, "roi_axes": [2]},
-            r"roi_axes must be axes of the array, which has 2, not \[2\]",
-        ),
+        ({"roi_start": [1, 1, 1]}, "roi_start must have a number for each of 2 axes, or one for"),
+        ({"roi_start": 1, "roi_axes": [2]}, r"roi_axes must be axes of .*, which has 2, not \[2\]"),
         ({"roi_start": 1, "roi_axes": [1, -1]}, "roi_axes must be different axes"),
-        (
-            {"roi_start": 2, "roi_end": 1},
-            "the region would be from 2 to 1 in axis 0, which has 3; correct",
-        ),
+        ({"roi_start": 2, "roi_end": 1}, "region would be from 2 to 1 in axis 0, which has 3; cor"),
         ({"roi_shape": -1}, "the region would be from 0 to -1 in axis 0, which has 3; correct"),
         ({"rel_roi_shape": float("nan")}, "the region would be from 0 to nan in axis 0"),
         ({"rel_roi_shape": 1e300}, "the region would be from 0 to inf in axis 0"),
         ({"roi_end": 4}, r"the region \[\(0, 4\), \(0, 4\)\] is not within .* \(3, 4\); .*'pad'"),
         ({"roi_start": [-1, 0]}, "is not within the array"),
+        *((PAD | it, TOO_LARGE) for it in ({"roi_end": 2**31 - 1}, {"rel_roi_shape": 1e14})),
     ],
     ids=str,
 )
@@ -267,10 +263,7 @@ GOOD = content_of(np.ones((3, 4), np.float32))
         (shaped("(1.5,)"), "its header is not valid"),
         (shaped("(1,)", order="'x'"), "its header is not valid"),
         (shaped("(1,)", "'>f4'"), "its elements are >f4; .*little-endian"),
-        (
-            shaped("(1,)", "'<c8'"),
-            "its elements are complex64; save them as a type of DALI: bool",
-        ),
+        (shaped("(1,)", "'<c8'"), "its elements are complex64; save them as a type of DALI: bool"),
         (shaped("(1,)", "'<f16'"), "its elements are (float128|longdouble)"),
         (shaped("(1,)", "'<U3'"), "its elements are <U3; save"),
         (shaped("(1,)", "'|S3'"), r"its elements are \|S3"),
@@ -367,15 +360,6 @@ def test_headers_are_read_as_dali_reads_them_or_numpy(tmp_path, who, content):
     assert {*found} == ({who} if who != "both" else {"dali", "ours"})
     assert who != "both" or found["ours"] == found["dali"]
     assert who == "dali" or found["ours"][0][0][0][:2] == ("float32", (3, 4))
-
-
-@pytest.mark.parametrize("region", [{"roi_end": 2**31 - 1}, {"rel_roi_shape": 1e14}], ids=str)
-def test_a_region_that_is_too_large_is_refused(arrays, region):
-    """DALI dies of it (SIGSEGV)."""
-    with pytest.raises(
-        RecordError, match=r"the region of shape \(.* does not fit into memory; correct the roi"
-    ):
-        one(arrays, **region, out_of_bounds_policy="pad")
 
 
 def test_a_wrong_first_file_may_be_corrected(arrays):

@@ -102,7 +102,7 @@ def some_region(random, ndim, extent):
 class TestNumpy(ParityTests):
     reader = "numpy"
     other_defaults = ParityTests.other_defaults | {"roi_axes"}
-    cases = 25, 300
+    cases = 15, 300
 
     def some_case(self, random, directory):
         arguments, shapes = some_files(random, directory)

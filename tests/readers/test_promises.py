@@ -2,20 +2,36 @@
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.data_node import DataNode
 
 import dali_storage
 from dali_storage import readers
 from dali_storage.contract.errors import ContainerChangedError, SampleReplaced
 from tests.kit import versions
-from tests.kit.parity import OUTPUT, build, written
+from tests.kit.dali import both, pipeline_of
+from tests.kit.parity import (
+    OUTPUT,
+    POLICIES,
+    build,
+    compare,
+    epochs,
+    numbered,
+    seeds,
+    some_order,
+    take,
+    written,
+)
+from tests.kit.tiers import by_tier
 
 OTHERS = {"catalog", "last_batch", "progress", "receipt", "replaced", "set_weights", "state"}
+OTHERS |= {"ReaderBatch", "ReaderBatches", "batches"}
 READERS = sorted({*readers.__all__} - OTHERS)
 COUNTS = [3, 2, 2]
 SIZE = sum(COUNTS)
@@ -47,11 +63,15 @@ def paths(reader, tmp_path):
     return [str(tmp_path / "data" / pattern.format(it)) for it in numbers]
 
 
+def flat(found):
+    """All outputs of a reader."""
+    first, *rest = found if isinstance(found, tuple) else (found,)
+    return [*(first.values() if isinstance(first, dict) else [first]), *rest]
+
+
 def outputs(reader, **arguments):
     """All nodes of a reader, the number first."""
-    found = getattr(readers, reader)(**arguments)
-    first, *rest = found if isinstance(found, tuple) else (found,)
-    nodes = [*(first.values() if isinstance(first, dict) else [first]), *rest]
+    nodes = flat(getattr(readers, reader)(**arguments))
     number = OUTPUT.get(reader, 0)
     nodes.insert(0, nodes.pop(number if isinstance(number, int) else 0))
     return nodes
@@ -74,6 +94,21 @@ def test_the_index_of_a_sample_leads_to_its_number_and_its_file(reader, given, p
     assert sorted(found) == [*range(SIZE)]
     at = [os.fsdecode(catalog.path(it * catalog.pieces)) for it in found]
     assert [*map(os.path.normpath, at)] == [paths[it] for it in found]
+
+
+def test_batches_without_a_pipeline_are_those_of_one(reader, given):
+    given |= {"return_index": True, "pad_last_batch": True}
+    operator = getattr(readers, reader)
+    if reader in ("nemo_asr", "sequence"):
+        with pytest.raises(ValueError, match="decodes by operators of DALI, in a pipeline only"):
+            readers.batches(operator, batch_size=4, **given)
+        return
+    wanted = take(build(lambda **it: flat(operator(**it)), 4, {}, **given), 2)
+    with readers.batches(operator, batch_size=4, **given) as batches:
+        for batch, outputs, size in zip(batches, wanted, [4, SIZE - 4], strict=True):
+            for found, output in zip(flat(batch.outputs), outputs, strict=True):
+                arrays = [(str(it.dtype), it.shape, it.tobytes()) for it in found]
+                assert arrays == output[:size]
 
 
 def test_a_missing_file_is_named(reader, given, paths):
@@ -144,3 +179,41 @@ def test_what_was_delivered_is_counted(reader, given, paths):
         counted = dali_storage.statistics(pipeline, "R")
         assert counted.batches >= batches
         assert counted.bytes == counted.batches * size
+
+
+@pytest.mark.parametrize("reader", [it for it in READERS if hasattr(fn.readers, it)], indirect=True)
+@pytest.mark.usefixtures("no_deprecations")
+def test_readers_without_names_have_those_that_dali_gives_them(reader, tmp_path):
+    made = numbered(reader, tmp_path / "data", [3])
+
+    def metas(module):
+        read = made(module)
+        return pipeline_of(lambda: [read(), read(name="N")]).reader_meta()
+
+    assert len({*both(metas)} - {"N"}) == 1
+
+
+ALIKE = {"columns": "file", "manifest": "file", "npz": "file", "records": "file", "lmdb": "caffe"}
+"""Readers that DALI lacks, and those of DALI that have their order."""
+
+
+@pytest.mark.parametrize(
+    ("reader", "theirs"),
+    [pytest.param(*it, marks=[versions.CAFFE] * ("caffe" in it)) for it in ALIKE.items()],
+)
+def test_a_reader_that_dali_lacks_has_the_order_of_one_that_it_has(reader, theirs, tmp_path):
+    def of_numbers(name, module, **more):
+        read = numbered(name, tmp_path / name, [3, 5, 6, 2])(module)
+        return lambda **given: fn.cast(read(**given | more), dtype=types.INT64)
+
+    real, ours = of_numbers(theirs, fn.readers, dont_use_mmap=True), of_numbers(reader, readers)
+    found = Counter[str]()
+    for seed in seeds(by_tier(6, 60)):
+        random, of_containers = Random(seed), reader == "lmdb"
+        order = some_order(random, 16, by_container=of_containers, by_epoch=not of_containers)
+        del order["dont_use_mmap"]
+        found[compare(random, real, ours, order)] += 1
+    assert found["equal"] + found["restored"] > 2
+    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
+    for policy in POLICIES:
+        assert epochs(ours, policy, **order) == epochs(real, policy, **order)

@@ -1,19 +1,16 @@
-"""readers.records. What is expected is cut out of what was written; the order is that of DALI."""
+"""readers.records. What is expected is cut out of what was written."""
 
 import io
 import os
 import pickle
 import tracemalloc
-from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali import fn, pipeline_def
 from PIL import Image
 
 from dali_storage import readers
@@ -24,9 +21,8 @@ from dali_storage.formats import plain
 from dali_storage.loaders import Loader
 from tests.kit.containers import write_tar
 from tests.kit.dali import take
-from tests.kit.parity import POLICIES, build, compare, epochs, numbered, seeds, some_order
+from tests.kit.parity import BACKENDS, build
 from tests.kit.stand_ins import Unpickled
-from tests.kit.tiers import by_tier
 
 
 class Data:
@@ -62,14 +58,6 @@ def pipeline_of(batch_size=4, **arguments):
     return build(readers.records, batch_size, {"prefetch_queue_depth": 1}, **arguments)
 
 
-BACKENDS: list[tuple[str, dict[str, Any]]] = [
-    ("memory", {}),
-    ("python-file", {}),
-    ("python-file", {"direct": True}),
-    ("python-file", {"io": "preadv"}),
-]
-
-
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
 def test_samples_are_the_bytes_of_the_files(data, backend, options):
     pipeline = pipeline_of(**data.arguments(), backend=backend, backend_options=options)
@@ -79,12 +67,9 @@ def test_samples_are_the_bytes_of_the_files(data, backend, options):
 
 def test_columns_may_be_lists_arrays_of_any_width_or_files(data, tmp_path):
     expected = take(pipeline_of(**data.arguments()), 6)
+    arrays = {"offsets": data.offsets, "sizes": data.sizes, "file_ids": data.ids}
     for kind in ("uint16", "int32", ">i8", "uint64"):
-        columns = {
-            name: values.astype(kind)
-            for name, values in data.arguments().items()
-            if isinstance(values, np.ndarray)
-        }
+        columns = {name: values.astype(kind) for name, values in arrays.items()}
         assert take(pipeline_of(**data.arguments(**columns)), 6) == expected
         paths = {}
         for name, values in columns.items():
@@ -92,7 +77,7 @@ def test_columns_may_be_lists_arrays_of_any_width_or_files(data, tmp_path):
             np.save(paths[name], values)
         assert take(pipeline_of(**data.arguments(**paths)), 6) == expected
         assert take(pipeline_of(**data.arguments(offsets=str(paths["offsets"]))), 6) == expected
-    lists = {name: list(map(int, data.arguments()[name])) for name in paths}
+    lists = {name: values.tolist() for name, values in arrays.items()}
     assert take(pipeline_of(**data.arguments(**lists)), 6) == expected
 
 
@@ -108,51 +93,17 @@ def test_one_size_and_one_file_need_no_columns(data):
 @pytest.mark.parametrize("kind", ["list", "int64", "file", "text"])
 def test_labels_are_those_of_readers_file(data, tmp_path, kind):
     labels = [2**31 + 5, -3, 2**40 + 7, 0]
-    with (pipeline := Pipeline(4, 1, None)):
-        pipeline.set_outputs(fn.readers.file(files=[str(data.files[0])] * 4, labels=labels)[1])
-    expected = pipeline.run()[0].as_array().ravel().tolist()
-    if kind == "int64":
-        labels = np.array(labels)
-    elif kind == "file":
-        np.save(tmp_path / "labels.npy", labels)
-        labels = tmp_path / "labels.npy"
-    elif kind == "text":
-        labels = list(map(str, labels))
-    pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=labels)
+    real = build(fn.readers.file, 4, {}, files=[str(data.files[0])] * 4, labels=labels)
+    expected = real.run()[1].as_array().ravel().tolist()
+    np.save(path := tmp_path / "labels.npy", labels)
+    kinds = {"list": labels, "int64": np.array(labels), "file": path, "text": [*map(str, labels)]}
+    pipeline = pipeline_of(files=data.files[0], offsets=range(4), sizes=1, labels=kinds[kind])
     assert [label for _, label in take(pipeline, 1)] == expected
 
 
-def readers_of_numbers(directory, size):
-    """DALI's readers.file with labels that count its samples, and ours of as many records."""
-    real = numbered("file", directory, [size])(fn.readers)
-    ours = numbered("records", directory, [size])(readers)
-    return partial(real, dont_use_mmap=True), ours
-
-
-def test_the_order_is_that_of_readers_file(tmp_path):
-    for seed in seeds(by_tier(10, 60)):
-        random = Random(seed)
-        size = random.choice([random.randint(1, 9), random.randint(1, 70)])
-        order = some_order(random, size, by_container=False)
-        del order["dont_use_mmap"]
-        compare(random, *readers_of_numbers(tmp_path, size), order)
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=str)
-def test_iterators_give_what_they_give_of_readers_file(tmp_path, policy):
-    order = {"random_shuffle": True, "seed": 3, "pad_last_batch": True, "cut": 3}
-    real, ours = (epochs(read, policy, **order) for read in readers_of_numbers(tmp_path, 23))
-    assert ours == real
-
-
-# --- Loaders -------------------------------------------------------------------------------------
-
-
 def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
-    tars = [
-        write_tar(tmp_path / f"{tar}.tar", [(f"0.{ext}", b"none") for ext in ("jpg", "cls")])
-        for tar in range(2)
-    ]
+    none = [("0.jpg", b"none"), ("0.cls", b"none")]
+    tars = [write_tar(tmp_path / f"{number}.tar", none) for number in range(2)]
 
     @pipeline_def(batch_size=1, num_threads=1, device_id=None, enable_checkpointing=True)
     def make(shard_id, num_shards):
@@ -170,33 +121,23 @@ def test_a_decode_error_names_all_components_of_a_sample(tmp_path):
     assert "sample 0" not in note
 
 
-# --- Refusals ------------------------------------------------------------------------------------
-
-
 OBJECTS = np.empty(23, object)
 OBJECTS[:] = [Unpickled() for _ in range(23)]
+WRONG = {"empty": b"", "text": b"text", "pickle": pickle.dumps([1]), "objects": b""}
+WRONG["cut"] = b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'"
 
 
 @pytest.mark.parametrize("argument", ["offsets", "sizes", "file_ids", "labels"])
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "a .npy file of integers"),
-        (b"text", "a .npy file of integers"),
-        (pickle.dumps([1]), "a .npy file of integers"),
-        (b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'", "a .npy file of integers"),
-        (None, ".* Object arrays"),
-    ],
-    ids=["empty", "text", "pickle", "cut", "objects"],
-)
+@pytest.mark.parametrize("kind", WRONG)
 def test_a_column_that_is_no_npy_of_integers_is_refused_and_not_unpickled(
-    data, tmp_path, argument, content, message
+    data, tmp_path, argument, kind
 ):
-    path = tmp_path / "column.npy"
-    if content is None:
-        np.save(path, OBJECTS)
+    np.save(path := tmp_path / "column.npy", OBJECTS)
+    message = "a .npy file of integers"
+    if kind == "objects":
+        message = ".* Object arrays"
     else:
-        path.write_bytes(content)
+        path.write_bytes(WRONG[kind])
     with pytest.raises(ValueError, match=rf"{argument} '.*column.npy' must be {message}"):
         pipeline_of(**data.arguments(**{argument: path}))
 
@@ -235,9 +176,6 @@ def test_a_backend_of_whole_files_is_refused_by_name(data, monkeypatch):
     monkeypatch.setattr(MemoryReader, "__init__", lambda self, catalog: pytest.fail("opened"))
     with pytest.raises(ValueError, match=r"backend 'memory' reads whole files only"):
         pipeline_of(**data.arguments(), backend="memory")
-
-
-# --- Memory --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("is_sorted", "limit"), [(True, 12.1), (False, 13.1)])

@@ -1,7 +1,7 @@
 """Arguments that readers refuse: a table of the values of each, and the words of the errors.
 
 What a reader refuses of its data is in its own file; values of the types that DALI converts are in
-test_arguments.py.
+test_arguments.py; the classes of errors are in test_error_classes.py.
 """
 
 from typing import Any
@@ -17,68 +17,49 @@ from tests.kit.paths import ROOT
 from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
-ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "mxnet", "nemo_asr", "npz"]
-ALL += ["numpy", "records", "sequence", "tfrecord", "webdataset"]
+ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "manifest", "mxnet", "nemo_asr"]
+ALL += ["npz", "numpy", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
 SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")
 SOURCE["webdataset"] = "paths"
 NO_FILES = {"files": None, "labels": None}
+REPLACE = {"on_error": "replace"}
+SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
+ONE = {"files": [__file__] * 3}
+TWO = {"a": ONE, "b": ONE}
 
 Row = tuple[dict[str, Any], str]
-COMMON: list[tuple[list[str], list[Row]]] = [
-    (
-        ALL,
-        [
-            ({"backend": "no-such"}, "no-such.*memory.*python-file"),
-            ({"backend_options": {"dirct": True}}, "dirct.*direct"),
-            ({"backend_options": {"lanes": 0}}, "lanes"),
-            ({"backend_options": 5}, "backend_options"),
-            ({"backend": "memory", "backend_options": {"lanes": 2}}, "lanes.*options are contents"),
-            ({"prefetch_queue_depth": 0}, "prefetch_queue_depth"),
-            ({"prefetch_queue_depth": 2**31 - 1}, "prefetch_queue_depth"),
-            *(
-                ({"buffer_bytes": wrong}, "buffer_bytes must be an integer from 1 to .*, not ")
-                for wrong in (0, -1, 1.5, "1", True, 2**63)
-            ),
-            ({"num_shards": 2, "shard_id": 2}, "shard_id must be from 0 to 1, not 2"),
-            ({"num_shards": 99}, "num_shards must be at most 23"),
-            ({"seed": "x"}, "seed"),
-            ({"seed": 2**63}, "seed"),
-            ({"random_shuffle": "yes"}, "random_shuffle"),
-            ({"name": 5}, "name"),
-            ({"preserve": "no"}, "preserve"),
-            ({"lazy_init": "no"}, "lazy_init"),
-            ({"return_index": "no"}, "return_index"),
-            ({"pinned": "False"}, "pinned must be True or False"),
-            ({"source_info": "no"}, "source_info must be True or False"),
-            ({"on_error": "skip"}, "on_error must be 'raise', or 'replace' .*not 'skip'"),
-            (
-                {"on_error": "replace", "max_replaced": -1},
-                "max_replaced must be at least 0, not -1",
-            ),
-            ({"on_error": "replace", "max_replaced": "x"}, "max_replaced must be an integer"),
-            ({"max_replaced": 5}, "max_replaced needs on_error='replace'"),
-            ({"bad_samples": "bad.jsonl"}, "bad_samples needs on_error='replace'"),
-            (
-                {"on_error": "replace", "bad_samples": "s3://b/x"},
-                "bad_samples must be a local path",
-            ),
-            ({"check": "yes"}, "check must be True or False"),
-            ({"no_such_argument": 1}, "no_such_argument"),
-        ],
+COMMON: list[Row] = [  # to all readers, by one mechanism: tried with readers.file
+    ({"backend": "no-such"}, "no-such.*memory.*python-file"),
+    ({"backend_options": 5}, "backend_options"),
+    ({"prefetch_queue_depth": 0}, "prefetch_queue_depth"),
+    ({"prefetch_queue_depth": 2**31 - 1}, "prefetch_queue_depth"),
+    *(
+        ({"buffer_bytes": wrong}, "buffer_bytes must be an integer from 1 to .*, not ")
+        for wrong in (0, -1, 1.5, "1", True, 2**63)
     ),
-    (
-        CONTAINERS,
-        [
-            ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
-            ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
-        ],
-    ),
-    (
-        [name for name in ALL if name not in ("lmdb", "records")],
-        [({"skip_cached_images": True}, "skip_cached_images must be False")],
-    ),
+    *(({"stall_after": it}, "a number of seconds above 0, or None for no w") for it in SECONDS),
+    ({"seed": "x"}, "seed"),
+    ({"seed": 2**63}, "seed"),
+    ({"random_shuffle": "yes"}, "random_shuffle"),
+    ({"name": 5}, "name"),
+    ({"preserve": "no"}, "preserve"),
+    ({"lazy_init": "no"}, "lazy_init"),
+    ({"return_index": "no"}, "return_index"),
+    ({"pinned": "False"}, "pinned must be True or False"),
+    ({"source_info": "no"}, "source_info must be True or False"),
+    ({"on_error": "skip"}, "on_error must be 'raise', or 'replace' .*not 'skip'"),
+    (REPLACE | {"max_replaced": -1}, "max_replaced must be at least 0, not -1"),
+    (REPLACE | {"max_replaced": "x"}, "max_replaced must be an integer"),
+    ({"max_replaced": 5}, "max_replaced needs on_error='replace'"),
+    ({"bad_samples": "bad.jsonl"}, "bad_samples needs on_error='replace'"),
+    (REPLACE | {"bad_samples": "s3://b/x"}, "bad_samples must be a local path"),
+    ({"check": "yes"}, "check must be True or False"),
+    ({"weights": "often"}, "weights must be 'balanced', 'sqrt'"),
+    ({"weights": "balanced", "order": [1]}, "weights and order cannot both be given"),
+    ({"weights": "balanced", "stick_to_shard": True}, "stick_to_shard=True and weights exclude"),
+    ({"weights": "sqrt", "shuffle_after_epoch": True}, "shuffle_after_epoch=True and weights"),
 ]
 OWN: dict[str, list[Row]] = {
     "caffe": [
@@ -120,10 +101,7 @@ OWN: dict[str, list[Row]] = {
         ({"files": 5}, "files must be one value or a list, not 5"),
         ({"files": []}, r"files must have an entry for each output, .* not \[\]"),
         ({"files": {}}, "files must have an entry for each output, .* not {}"),
-        (
-            {"files": ["a.jpg"]},
-            r"files\[0\] must have one {}, for the key of a sample, not 'a.jpg'; or give a list of",
-        ),
+        ({"files": ["a.jpg"]}, r"files\[0\] must have one {}, .*, not 'a.jpg'; or give a list of"),
         ({"files": ["{}.a", "{}/{}"]}, r"files\[1\] must have one {}, .*'{}/{}'"),
         ({"files": {"left": "l"}}, r"files\['left'\] must have one {}"),
         ({"files": ["a{}\0"]}, r"files\[0\] must be a path without NUL"),
@@ -168,6 +146,39 @@ OWN: dict[str, list[Row]] = {
         ({"device": "gpu"}, "device='gpu'"),
         ({"path": "nowhere"}, "No such file"),
     ],
+    "manifest": [
+        ({"columns": ["text"]}, r"columns must be keys and their types, not \['text'\]"),
+        ({"columns": {"text": "str"}}, "columns must be keys and str, int or float, not 'text'"),
+        ({"columns": {"n": np.dtype(int)}}, "columns must be keys and str, int or float, not 'n'"),
+        ({"columns": {5: int}}, "columns must be keys and str, int or float, not 5"),
+        ({"path": 5}, "path must be the key of a path, not 5"),
+        ({"segments": "no"}, "segments must be True or False"),
+        ({"return_rate": "no"}, "return_rate must be True or False"),
+        ({"file_root": "ftp://x"}, "file_root must be a local path or a URL"),
+        ({"manifests": []}, "manifests must not be empty"),
+        ({"manifests": "s3://b/m", "backend": "python-file"}, "cannot read 's3://b/m'"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
+    ],
+    "mix": [
+        ({"weights": {"a": 1}}, "weights must name each of 'a', 'b'; missing: 'b'"),
+        ({"weights": {"a": 1, "b": 1}, "schedule": [(0, {"a": 1, "b": 1})]}, "cannot both be giv"),
+        ({"epoch_size": 0}, "epoch_size must be at least 1, not 0"),
+        ({"epoch_size": 2, "num_shards": 3}, "must be at least num_shards, 3, not 2"),
+        ({"labels": "mine"}, "labels must be 'own' or 'joint', not 'mine'"),
+        ({"labels": "joint"}, "source 'a' has no class names"),
+        ({"random_shuffle": True}, "random_shuffle=True and readers.mix exclude each other"),
+        ({"initial_fill": 5}, "initial_fill=5 and readers.mix exclude"),
+        ({"order": [1]}, "order is for one data set"),
+        ({"reader": "files"}, "reader must be one of caffe, caffe2, columns"),
+        ({"sources": []}, "sources must be a mapping"),
+        ({"sources": {"a": ONE | {"seed": 3}}}, "source 'a' has no argument 'seed'"),
+        ({"sources": {"a": {"path": "x"}}, "reader": "tfrecord"}, "format_options needs features"),
+        ({"sources": {"a": {}}, "reader": "webdataset"}, "source 'a' needs paths"),
+        ({"format_options": {"ext": "jpg"}}, "format_options has no argument 'ext'"),
+        ({"sources": TWO | {"c": {"files": ["s3://b/k"]}}}, "only 'c' has URLs"),
+        ({"sources": {"a": ONE | {"weights": [1, 2]}}}, "source 'a': weights: 2 numbers for 3"),
+        ({"sources": {"a": ONE | {"weights": "even"}}}, "weights must be 'balanced', 'sqrt'"),
+    ],
     "mxnet": [
         ({"index_path": ["a", "b"]}, "index_path must be one file for all of path, not 2"),
         ({"index_path": []}, "index_path must not be empty"),
@@ -194,10 +205,7 @@ OWN: dict[str, list[Row]] = {
         ({"file_filter": ["*"]}, "file_filter must be str, bytes or os.PathLike"),
         ({"use_o_direct": "no"}, "use_o_direct must be True or False"),
         ({"use_o_direct": True, "backend": "memory"}, "'memory' has no option direct.*leave out"),
-        (
-            {"use_o_direct": True, "backend_options": {"direct": False}},
-            "use_o_direct=True and backend_options",
-        ),
+        ({"use_o_direct": True, "backend_options": {"direct": False}}, "use_o_direct=True and b"),
         ({"files": ["x"], "file_list": "list"}, "files and file_list cannot both be given"),
         ({"file_root": None}, "one of file_root, files and file_list must be given"),
         ({"files": []}, "files must not be empty"),
@@ -235,7 +243,38 @@ OWN: dict[str, list[Row]] = {
         ({"device": "gpu"}, "device='gpu'"),
         ({"backend": "xnvme-bam"}, "xnvme-bam"),
     ],
-    "nemo_asr": [({"normalize_text": True}, "unexpected keyword argument 'normalize_text'")],
+    "nemo_asr": [
+        ({"normalize_text": True}, "unexpected keyword argument 'normalize_text'"),
+        ({"dtype": types.UINT8}, "dtype must be FLOAT, INT16 or INT32"),
+        ({"dtype": "float"}, "dtype must be FLOAT"),
+        ({"quality": 100.5}, "quality must be from 0 to 100, not 100.5"),
+        ({"quality": float("nan")}, "quality must be a finite float32, not nan"),
+        ({"sample_rate": "x"}, "sample_rate must be a number, not 'x'"),
+        ({"sample_rate": float("inf")}, "sample_rate must be a finite float32, not inf"),
+        ({"max_duration": 1e39}, r"max_duration must be a finite float32, not 1e\+39"),
+        ({"min_duration": "x"}, "min_duration must be a number"),
+        ({"read_text": "no"}, "read_text must be True or False"),
+        ({"downmix": "no"}, "downmix must be True or False"),
+        ({"manifest_filepaths": []}, "manifest_filepaths must not be empty"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': sound is decoded on the CPU"),
+    ],
+    "sequence": [
+        ({"step": 0}, "step must be from 1 to 2147483647, not 0"),  # DALI never ends
+        ({"stride": 0}, "stride must be from 1"),
+        ({"stride": -1}, "stride must be from 1 .* not -1"),
+        ({"sequence_length": 0}, "sequence_length must be from 1 to 999, not 0"),
+        ({"sequence_length": -1}, "sequence_length must be from 1 .* not -1"),
+        ({"sequence_length": 1000}, "sequence_length must be from 1 to 999, not 1000"),
+        ({"sequence_length": 2**31 - 1}, "sequence_length must be from 1 to 999"),
+        ({"sequence_length": "x"}, "sequence_length must be an integer, not 'x'"),
+        ({"sequence_length": 3, "stride": 12}, "has 25 frames.*'stream' has 23"),
+        ({"file_root": "stream"}, "no images"),
+        ({"file_root": "stream/000.png"}, "Not a directory: 'stream/000.png'"),
+        ({"file_root": "https://host/x"}, "'https://host/x': a web server does not"),
+        ({"image_type": types.ANY_DATA}, "image_type must be .* not .*ANY_DATA"),
+        ({"image_type": "RGB"}, "image_type must be RGB, BGR, GRAY or YCbCr, not RGB"),
+        ({"device": "gpu"}, "device must be 'cpu' or 'mixed', not 'gpu'"),
+    ],
     "tfrecord": [
         ({"index_path": ["x", "y"]}, "index_path must have one index for each file, not 2"),
         ({"device": "gpu"}, "not 'gpu': records are parsed on the CPU"),
@@ -265,16 +304,23 @@ OWN: dict[str, list[Row]] = {
         ({"case_sensitive_extensions": "no"}, "case_sensitive_extensions must be True or False"),
     ],
 }
+DALIS = [name for name in ALL if name not in ("lmdb", "manifest", "records")]
 ROWS = [
-    *((reader, *row) for names, rows in COMMON for row in rows for reader in names),
+    *(("file", *row) for row in COMMON),
     *((reader, *row) for reader, rows in OWN.items() for row in rows),
+    *((reader, {"num_shards": 99}, "num_shards must be at most 23") for reader in ALL),
+    *((reader, {"backend_options": {"dirct": True}}, "dirct.*direct") for reader in ALL),
+    *((reader, {"skip_cached_images": True}, "skip_cached_images must be F") for reader in DALIS),
+    *((reader, {"shuffle": "all"}, "shuffle must be .*, not 'all'") for reader in CONTAINERS),
+    *((reader, {"device": "gpu"}, "device must be 'cpu', not 'gpu'") for reader in CONTAINERS),
     *((reader, {name: []}, f"{name} must not be empty") for reader, name in SOURCE.items()),
     *((reader, {name: "ftp://x/y"}, f"{name} must be a local") for reader, name in SOURCE.items()),
 ]
 
 
 @pytest.mark.parametrize(("reader", "wrong", "message"), ROWS, ids=lambda value: str(value)[:50])
-def test_a_wrong_argument_is_refused_by_name(reader, wrong, message, tmp_path):
+def test_a_wrong_argument_is_refused_by_name(reader, wrong, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     operator = numbered(reader, tmp_path, [9, 9, 5])(readers)
     with pytest.raises((ValueError, TypeError, RuntimeError, OSError), match=message):
         build(operator, 1, {}, **wrong)

@@ -83,7 +83,7 @@ class TestTfRecord(ContainerParityTests):
     reader = "tfrecord"
     new = ContainerParityTests.new | {"verify"}
     other_defaults = ContainerParityTests.other_defaults | {"index_path"}
-    cases = 25, 300
+    cases = 15, 300
 
     def some_case(self, random, directory):
         features = wanted(random)

@@ -145,9 +145,6 @@ def test_equal_sums_of_words_are_not_taken_for_equal_lines(tmp_path):
         next(tar_index.blocks(b"index", io.BytesIO(path.read_bytes())))
 
 
-# --- many tars, and missing ones ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("path", "index_path", "error"),
     [

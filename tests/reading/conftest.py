@@ -2,9 +2,9 @@ from functools import partial
 
 import pytest
 
-from dali_storage.dali import batch_memory
-from dali_storage.observing.observer import Observed
+from dali_storage.observing.meter import Meter
 from dali_storage.order import OrderOptions
+from dali_storage.readers.plugs import batch_memory
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
 from dali_storage.samples.discovery import from_files
@@ -41,7 +41,7 @@ class Opener:
             reader=backend(self._opened),
             device=self.device,
             order=OrderOptions(**order),
-            observe=Observed,
+            observe=Meter,
             memory=partial(batch_memory, pinned=pinned),
         )
         source = BatchStream("R", opening)

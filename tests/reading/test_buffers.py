@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dali_storage.contract._types import address_of
+from dali_storage.reading.buffers import buffer_bytes
 from dali_storage.runtime import cuda
 from tests.kit.reading_ahead import pool_of
 from tests.kit.tiers import by_tier
@@ -134,3 +135,11 @@ def test_a_copy_that_is_queued_is_done_before_the_buffer_is_overwritten(gpus):
     gpus.finish(stream.pointer)
     assert copies == [bytes([value]) * 100 for value in range(20)]
     assert len(gpus.allocated) == 1
+
+
+@pytest.mark.parametrize(
+    ("memory", "nbytes"),
+    [(None, 1 << 30), (0, 0), (4 << 30, 1 << 29), (8 << 30, 1 << 30), (1 << 40, 1 << 30)],
+)
+def test_a_reader_may_fill_an_eighth_of_the_memory_and_at_most_1_gib(memory, nbytes):
+    assert buffer_bytes(memory).value == nbytes

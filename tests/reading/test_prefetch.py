@@ -16,6 +16,7 @@ import pytest
 from dali_storage.bad_samples.replacement import OnError
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
+from dali_storage.observing.statistics import figures
 from dali_storage.order import Order, OrderOptions, sequence
 from dali_storage.reading import prefetch
 from dali_storage.reading.lanes import copying_lanes
@@ -49,7 +50,7 @@ class Stream:
 
     @property
     def statistics(self):
-        return self.ahead.observer.statistics
+        return figures(self.ahead.observer)
 
     def finish(self):
         """Wait until all that is read ahead has been read."""
@@ -289,7 +290,7 @@ def test_what_is_hot_needs_no_lane(views):
         for index in (5, 9, 10, 2, 11):  # 5 and 9 are not hot
             assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
         assert bool(lanes() - before)
-        assert ahead.observer.statistics.batches == 10
+        assert figures(ahead.observer).batches == 10
 
 
 def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_reads():

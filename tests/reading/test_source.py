@@ -16,7 +16,7 @@ from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import MemoryIsShort
 from dali_storage.contract.ranges import Ranges
 from dali_storage.contract.reader import Reader
-from dali_storage.observing.observer import observed
+from dali_storage.observing.statistics import figures
 from dali_storage.reading import prefetch
 from dali_storage.reading.opening import Opening
 from dali_storage.reading.source import BatchStream
@@ -212,7 +212,7 @@ def test_a_closed_source_reads_no_more(opener, batches):
         with pytest.raises(RuntimeError, match=r"'R'\) is closed; build a new pipeline"):
             source.start(**SETTINGS) if batches is None else source.batch()
     assert source.meta["epoch_size"] == 10
-    assert observed(source.observer).statistics.batches == (batches or 0)
+    assert figures(source.observer).batches == (batches or 0)
     del source
     gc.collect()
     assert opener.closed == 1
@@ -237,7 +237,7 @@ def test_where_memory_is_short_one_batch_is_read_at_a_time_with_a_warning(
     assert opener.readers[0].read_batches == in_list_order(*range(6))
     assert opener.readers[0].most_at_once == 1
     why = f"0 (batches may need {(2 + 2 * held) * 64:,} bytes, and {64 * batches:,} are free)"
-    assert observed(source.observer).statistics.choices["depth"] == why
+    assert figures(source.observer).choices["depth"] == why
 
 
 @pytest.mark.parametrize("queued", [False, True])

@@ -105,10 +105,11 @@ def test_after_a_failed_operator_an_epoch_begins_again(loader, pictures):
     assert of(one.receipt(0)) == want(pictures, range(SIZE))
 
 
-def test_a_replaced_sample_counts_as_itself(loader, pictures):
+@pytest.mark.parametrize("backend", ["python-file", "memory"])  # read; and views, which are hot
+def test_a_replaced_sample_counts_as_itself(backend, loader, pictures):
     content = pictures[5].read_bytes()
     pictures[5].write_bytes(content[: len(content) // 2])
-    one = loader(decode=True, on_error="replace")
+    one = loader(decode=True, on_error="replace", backend=backend)
     with pytest.warns(SampleReplaced):
         given_by(one, 99)
     found = one.receipt()

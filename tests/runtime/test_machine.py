@@ -4,12 +4,13 @@ import math
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from dali_storage.runtime import machine
-from dali_storage.runtime.machine import buffer_bytes, cache_memory, cached_share, lanes, quota
+from dali_storage.runtime.machine import cache_memory, quota
 
 V2 = "35 24 0:29 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "33 31 0:30 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -17,7 +18,8 @@ OTHERS = (
     "22 1 0:21 / /proc rw,relatime - proc proc rw\n"
     "36 31 0:34 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
 )
-CPU = "sys/fs/cgroup/cpu,cpuacct"
+G = "sys/fs/cgroup"
+CPU = f"{G}/cpu,cpuacct"
 
 
 def v1(quota_us, period_us="100000", group=""):
@@ -28,28 +30,15 @@ def v1(quota_us, period_us="100000", group=""):
 @pytest.mark.parametrize(
     ("cgroup", "mounts", "files", "expected"),
     [
-        ("0::/", V2, {"sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
-        ("0::/", V2, {"sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),  # rounded up
-        ("0::/", V2, {"sys/fs/cgroup/cpu.max": "1000 100000\n"}, 1),
-        ("0::/", V2, {"sys/fs/cgroup/cpu.max": "max 100000\n"}, math.inf),
+        ("0::/", V2, {f"{G}/cpu.max": "400000 100000\n"}, 4),
+        ("0::/", V2, {f"{G}/cpu.max": "150000 100000\n"}, 2),  # rounded up
+        ("0::/", V2, {f"{G}/cpu.max": "1000 100000\n"}, 1),
+        ("0::/", V2, {f"{G}/cpu.max": "max 100000\n"}, math.inf),
         ("0::/", V2, {}, math.inf),  # the root of a host has no file
-        (
-            "0::/a/b/c",
-            V2,
-            {
-                "sys/fs/cgroup/a/b/c/cpu.max": "max 100000",
-                "sys/fs/cgroup/a/cpu.max": "300000 100000",
-            },
-            3,
-        ),
-        (
-            "0::/a/b",
-            V2,
-            {"sys/fs/cgroup/a/b/cpu.max": "200000 50000", "sys/fs/cgroup/a/cpu.max": "9000 1000"},
-            4,
-        ),
-        ("0::/a", V2, {"sys/fs/cgroup/b/cpu.max": "1 1"}, math.inf),  # of others
-        ("0::/../..", V2, {"sys/fs/cgroup/cpu.max": "2 1"}, 2),
+        ("0::/a/b/c", V2, {f"{G}/a/b/c/cpu.max": "max 1000", f"{G}/a/cpu.max": "3000 1000"}, 3),
+        ("0::/a/b", V2, {f"{G}/a/b/cpu.max": "200000 50000", f"{G}/a/cpu.max": "9000 1000"}, 4),
+        ("0::/a", V2, {f"{G}/b/cpu.max": "1 1"}, math.inf),  # of others
+        ("0::/../..", V2, {f"{G}/cpu.max": "2 1"}, 2),
         ("4:cpu,cpuacct:/", V1.format(root="/"), v1("250000"), 3),
         ("4:cpu,cpuacct:/", V1.format(root="/"), v1("-1"), math.inf),
         ("4:cpu,cpuacct:/a/b", V1.format(root="/"), v1("-1", group="/a/b") | v1("1", "1"), 1),
@@ -78,7 +67,6 @@ def test_garbage_sets_no_quota(tmp_path, text):
     assert quota(tmp_path / "nothing") == math.inf
 
 
-G = "sys/fs/cgroup"
 V1_MEMORY = f"34 31 0:31 / /{G}/memory rw - cgroup cgroup rw,memory\n"
 STAT = "anon 300\ninactive_file 50\nactive_file 7\n"
 
@@ -107,11 +95,8 @@ def v2_memory(group="", stat=STAT, **files):
         ("0::/a", v2_memory("/a", max=2_000_000, current=400), 1_024_000),
         ("0::/a", v2_memory("/a", max=100, current=400), 0),
         ("0::/a", v2_memory("/a", max=100, current=20), 100),
-        (
-            "0::/a/b/c",
-            v2_memory("/a", max=900, current=400) | v2_memory("/a/b", max=950, current=1),
-            557,
-        ),
+        ("0::/a/b/c", v2_memory("/a", max=900, current=400) | v2_memory("/a/b", max=950, current=1),
+         557),
         ("0::/b", v2_memory("/a", max=900, current=400), 1_024_000),
         ("0::/a", v2_memory("/a", "no table", max=900, current=400), 500),
         ("0::/a", v2_memory("/a", max="x y", current="-"), 1_024_000),
@@ -120,7 +105,7 @@ def v2_memory(group="", stat=STAT, **files):
         ("4:memory:/a", v1_memory(900, 400) | v1_memory(800, 1, "/a"), 557),
         ("4:cpu:/", v1_memory(900, 400), 1_024_000),
     ],
-)
+)  # fmt: skip
 def test_the_page_cache_may_use_what_the_machine_and_all_groups_leave(
     tmp_path, cgroup, files, expected
 ):
@@ -136,40 +121,6 @@ def test_without_memavailable_the_memory_is_unknown(tmp_path, text):
         {} if text is None else {"proc/meminfo": text}
     )
     assert cache_memory(write(tmp_path, shown)) is None
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "memory", "share", "why"),
-    [
-        (
-            150_000_000_000,
-            102_000_000_000,
-            0.408,
-            "150 GB, is larger than the memory that may hold it, 61 GB",
-        ),
-        (60, 100, 1.0, "fits"),
-        (61, 100, 60 / 61, "98% of it is cached"),
-        (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
-        (0, 0, 1.0, "fits"),
-        (10**15, None, 1.0, "unknown"),
-    ],
-)
-def test_what_fits_is_cached(nbytes, memory, share, why):
-    chosen = cached_share(nbytes, memory)
-    assert chosen.value == pytest.approx(share)
-    assert why in str(chosen)
-
-
-def test_batches_are_read_at_once_by_the_file_system():
-    assert [lanes(local).value for local in (True, False)] == [3, 16]
-
-
-@pytest.mark.parametrize(
-    ("memory", "nbytes"),
-    [(None, 1 << 30), (0, 0), (4 << 30, 1 << 29), (8 << 30, 1 << 30), (1 << 40, 1 << 30)],
-)
-def test_a_reader_may_fill_an_eighth_of_the_memory_and_at_most_1_gib(memory, nbytes):
-    assert buffer_bytes(memory).value == nbytes
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(math.inf, 3), (8, 3), (3, 3), (2, 2), (1, 1)])
@@ -219,3 +170,30 @@ def write(root, files):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+@pytest.mark.parametrize(
+    ("name", "comm"),
+    [
+        ("dali_storage:Reader:0", "dali:Reader:0"),
+        ("dali_storage:ImageNetTrain:12", "dali:ImageNe:12"),
+        ("dali_storage:cache", "dali:cache"),
+        ("dali_storage:get:network", "dali:ge:network"),
+        ("dali_storage:Ünïcödé:1", None),
+    ],
+)
+def test_the_kernel_knows_a_thread_by_its_name(name, comm):
+    seen = []
+
+    def look():
+        machine.show_name()
+        path = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+        seen.append(path.read_bytes().rstrip(b"\n"))
+
+    thread = threading.Thread(target=look, name=name)
+    thread.start()
+    thread.join()
+    if comm is None:  # a letter may be cut
+        assert (seen[0][:5], seen[0][-2:], len(seen[0])) == (b"dali:", b":1", 15)
+    else:
+        assert seen == [comm.encode()]

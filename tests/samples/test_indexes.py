@@ -82,10 +82,7 @@ def test_the_place_of_the_index_does_not_matter(root, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (
-            {"file_filters": "*.png"},
-            r"file_filters=\['\*.png'\], but index .* made with .*'\*.jpg'",
-        ),
+        ({"file_filters": "*.png"}, r"file_filters=\['\*.png'\], but .* made with .*'\*.jpg'"),
         ({"dir_filters": "a"}, r"dir_filters=\['a'\], .* made with dir_filters=None; leave"),
         ({"case_sensitive_filter": True}, "or make another index"),
         ({"file_filters": []}, r"file_filters=\[\]"),
@@ -154,17 +151,19 @@ def test_a_terminal_shows_that_it_is_listing(root):
 
 def test_a_wrong_command_is_refused(root, capsys):
     for wrong, what in [
-        ([root], "gets one index; give one ROOT and -o INDEX"),
-        ([root, root, "-o", "x"], "gets one index"),
-        ([root, "--verify"], "gets one index"),
-        ([root / "no", "-o", root / "x"], f"'{root}/no' does not exist"),
-        ([root / "high.jpg", "--verify", "-o", "x"], "--verify writes nothing; leave out -o"),
-        ([root / "high.jpg", "--file-filters", "*"], "need a ROOT, and"),
+        ([], "required: ROOT, -o/--output"),
+        ([root], "required: -o/--output"),
+        ([root, root, "-o", "x"], f"unrecognized arguments: {root}"),
+        ([root / "high.jpg", "--verify", "-o", "x"], "unrecognized arguments: -o x"),
         ([root, "-o", "x", "--backend-option", "lanes"], "expected KEY=VALUE, not 'lanes'"),
     ]:
         status, _, error = run(capsys, *wrong)
         assert (status, what in error) == (2, True), error
     for failing, what in [
+        ([root, "--verify"], f"'{root}'"),
+        ([root / "no", "-o", root / "x"], f"No such file or directory: '{root}/no'"),
+        ([root / "no", "-o", root / "x", "--file-filters", "*"], f"directory: '{root}/no'"),
+        ([root / "high.jpg", "-o", root / "x", "--dir-filters", "*"], f"'{root}/high.jpg'"),
         ([root, "-o", "s3://bucket/x"], "/s3:/bucket': 's3://bucket/x'"),
         ([root, "-o", root / "x", "--file-filters", "*.gif"], "no files found under"),
         ([root, "-o", root / "x", "--backend-option", "lanes=2"], "is only for a URL"),
@@ -176,8 +175,6 @@ def test_a_wrong_command_is_refused(root, capsys):
     status, _, error = run(capsys, "--verify", root / "pipe", os.devnull)
     assert (status, error.count("is neither a directory nor an index")) == (1, 2)
 
-
-# --- objects ---
 
 OBJECTS = {
     key: key.encode() * 3 for key in ("a-b/1.jpg", "a/1.jpg", "a/2.png", "high.jpg", "z/1.txt")

@@ -48,15 +48,11 @@ def test_ranges_are_in_the_files_of_their_source():
         guards = {1: [(3, name)]}
         return Catalog(made.root, made.names, made.offsets, made.labels, ranges, guards=guards)
 
-    joined = join(
-        {"a": container(b"p", (0, 1, 2), (1, 3, 4)), "b": container(b"q", (1, 5, 6))}, None
-    )
-    found = [(joined.path(at), joined.where(at).split(": ")[1]) for at in range(3)]
-    assert found == [
-        (b"/r/p", "2 bytes at 1"),
-        (b"/r/p2", "4 bytes at 3"),
-        (b"/r/q2", "6 bytes at 5"),
-    ]
+    first, second = container(b"p", (0, 1, 2), (1, 3, 4)), container(b"q", (1, 5, 6))
+    joined = join({"a": first, "b": second}, None)
+    assert joined.paths(np.arange(3)) == [b"/r/p", b"/r/p2", b"/r/q2"]
+    found = [joined.where(at).split(": ")[1] for at in range(3)]
+    assert found == ["2 bytes at 1", "4 bytes at 3", "6 bytes at 5"]
     assert joined.guards == {1: [(3, b"p")], 3: [(3, b"q")]}
 
 

@@ -64,27 +64,6 @@ def on_shelf(root, **arguments):
     return build(readers.file, backend=ShelfReader, backend_options=options, **arguments)
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        {},
-        {"file_filters": "*1.jpg"},
-        {"dir_filters": ["class0", "class2"], "file_filters": ["*.TXT", "*.jpg"]},
-        {"file_filters": ["*.TXT", "*4.jpg"], "case_sensitive_filter": True},
-        {"random_shuffle": True, "seed": 3, "num_shards": 2, "shard_id": 1},
-    ],
-    ids=str,
-)
-def test_samples_of_a_tree_are_those_of_a_directory(tree, chosen):
-    root = tree(20)
-    (root / "class1" / "note.txt").write_bytes(b"note")
-    (root / "class0a empty").mkdir()
-    ours = on_shelf(root, name="R", **chosen)
-    real = build(fn.readers.file, file_root=str(root), name="R", dont_use_mmap=True, **chosen)
-    assert ours.reader_meta("R") == real.reader_meta("R")
-    assert take(ours, 7) == take(real, 7)
-
-
 def test_with_lazy_init_the_tree_is_listed_at_the_first_run(tree):
     root = tree(6)
     lazy = on_shelf(root, lazy_init=True)

@@ -21,11 +21,11 @@ from ....contract.errors import CacheNotUsed, os_error
 from ....contract.ranges import Spans
 from ....contract.reader import Batch
 from ....contract.stages import enter
-from ....runtime.profiling import show_name
+from ....runtime.machine import show_name
 from ...files.opening import is_local, open_cached, open_each, open_files, statuses
 from ...files.samples import FILES_AT_ONCE
 from ...linux.libc import make_iovecs
-from ...linux.reads import Read, Reads
+from ...linux.transfers import Engine, Transfers
 from .entries import TRAILER, Entries
 
 _READ = os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK
@@ -55,7 +55,7 @@ class Cache:
         directory: PathLike,
         limit: int | None,
         *,
-        read: Read,
+        read: Engine,
         store: bytes = b"",
     ) -> None:
         """Create the directory if only its last component is missing.
@@ -209,8 +209,8 @@ class Cache:
         before: IntArray = status["ctime_s"] * 10**9 + status["ctime_ns"]
         known = self._checked[batch.samples]
         enter("reading")
-        reads = Reads(self._engine, fds, iovecs, np.zeros_like(sizes), sizes, 1, to_end=True)
-        trusted = reads.run(cached_first=np.ones(len(fds), bool)) & (known == before)
+        reads = Transfers(self._engine, fds, iovecs, np.zeros_like(sizes), sizes, 1, to_end=True)
+        trusted = reads.complete(cached_first=np.ones(len(fds), bool)) & (known == before)
         for failed in np.flatnonzero(reads.errors)[:1].tolist():
             path = self._entries.path(digests[failed])
             self._give_up(os_error(int(reads.errors[failed]), path))

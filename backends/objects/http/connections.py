@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .answers import Refused, check
 
 if TYPE_CHECKING:
-    from ..pool import Call
+    from ..calls import Call
     from ..versions import ObjectPart
 
 _LONGEST_HEAD = 8192  # bytes

@@ -11,8 +11,7 @@ from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ....runtime.machine import start_thread
-from ....runtime.profiling import show_name
+from ....runtime.machine import show_name, start_thread
 
 _CLOSING = 3.0  # seconds
 _STEP = 0.1  # seconds between two looks whether the thread still runs
@@ -30,8 +29,8 @@ class LoopThread:
         self._error: BaseException | None = None
         self._closed = False
 
-    def start(self) -> bool:
-        """Start the thread, if there was none; return False if it has ended.
+    def start(self) -> None:
+        """Start the thread, if there was none.
 
         Raises RuntimeError if this process was forked, or cannot start a thread.
         """
@@ -50,7 +49,6 @@ class LoopThread:
                     raise
                 self._loop, self._thread = loop, thread
                 atexit.register(self.close)  # or it might write to freed memory
-            return self._loop is not None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Call a function in the thread, soon, unless the thread has ended."""

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from .connections import Connection, Job, Server
 
 if TYPE_CHECKING:
-    from ..pool import Call, RequestPool
+    from ..calls import Call
+    from ..pace import Pace
 
 _LONGEST_STEP = 1.0  # seconds between two looks for late answers
 
@@ -20,27 +20,25 @@ _LONGEST_STEP = 1.0  # seconds between two looks for late answers
 class Traffic:
     """The requests of several lanes, first come, first served; for the thread of an event loop."""
 
-    def __init__(self, pool: RequestPool, failed: Callable[[Job, Exception], None]) -> None:
-        """Send nothing yet. Each request needs a permit of the pool; `failed` gets those failed."""
-        self._pool, self._most, self._failed = pool, pool.few, failed
-        self.todo = deque[Job]()
+    def __init__(
+        self, pace: Pace, failed: Callable[[Job, Exception], None], wake: Callable[[], None]
+    ) -> None:
+        """Send nothing yet. `failed` gets failed requests; `wake` has `send()` called soon."""
+        self._pace, self._most, self._failed, self._wake = pace, pace.few, failed, wake
+        self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
         self._looking = False  # for late answers
 
     def send(self, jobs: Iterable[Job] = ()) -> None:
         """Send as many requests as allowed: earlier ones, then these."""
-        self.todo.extend(jobs)
-        while self.todo and len(self._busy) < self._most:
-            try:
-                self._pool.permits.get_nowait()
-            except Empty:
-                break  # called again with the next permit
-            job = self.todo.popleft()
+        self._todo.extend(jobs)
+        while self._todo and len(self._busy) < self._most and self._pace.try_take(self._wake):
+            job = self._todo.popleft()
             idle = self._idle[job.server]
             used = idle.pop() if idle else Connection(job.server, self._end)
             self._busy[used] = job
-            job.began = job.call.started[job.position] = time.monotonic()
+            job.began = job.call.begin(job.position)
             used.send(job)
         if self._busy and not self._looking:
             self._look()
@@ -51,18 +49,16 @@ class Traffic:
         def meant(job: Job) -> bool:
             return job.call is call and position in (None, job.position)
 
-        self.todo = deque(job for job in self.todo if not meant(job))
+        self._todo = deque(job for job in self._todo if not meant(job))
         for connection, job in [*self._busy.items()]:
             if meant(job):
                 self._release(connection)
                 connection.close()
-        for each in [*call.flying] if position is None else [position]:
-            call.flying.pop(each, None)
         self.send()
 
     def close(self) -> None:
         """Forget all requests, and close all connections."""
-        self.todo.clear()
+        self._todo.clear()
         for connection in [*self._busy, *(it for idle in self._idle.values() for it in idle)]:
             connection.close()
 
@@ -73,21 +69,18 @@ class Traffic:
         self._release(connection)
         if connection.socket:
             self._idle[connection.server].append(connection)
-        seconds = time.monotonic() - job.began
-        self._pool.count("retry" if error else "request", seconds)
-        del job.call.flying[job.position]  # before the lane is told
+        self._pace.note("retry" if error else "request", time.monotonic() - job.began)
         if error:
             self._failed(job, error)
         else:
-            self._pool.recent.append(seconds)
             job.call.answer(job.position, None)
-            if self.todo and self._most < self._pool.most and self._pool.is_slow():
-                self._most += 1
+            if self._todo:
+                self._most = self._pace.grown(self._most)
         self.send()
 
     def _release(self, connection: Connection) -> None:
         del self._busy[connection]
-        self._pool.permits.put(None)
+        self._pace.give_back()
 
     def _look(self) -> None:
         """End late requests; look again later."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ....contract.errors import BackendUnavailable
@@ -15,7 +16,8 @@ from .requests import Bucket, bucket_of, headers_of
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from ..pool import Call, RequestPool
+    from ..calls import Call
+    from ..pool import RequestPool
     from ..versions import ObjectPart
 
 
@@ -37,9 +39,8 @@ class OwnClient:
         self._stores, self._pool, self._required = stores, pool, required
         # By scheme and bucket; or why obstore makes all requests.
         self._buckets: dict[bytes, Bucket | str] = {}
-        self._traffic = Traffic(pool, self._fail)
+        self._traffic = Traffic(pool.pace, self._fail, self._wake)
         self._thread = LoopThread(self._end)
-        pool.client = self
 
     def __str__(self) -> str:
         found, own, where = self._buckets.copy(), "its own client", ""
@@ -48,35 +49,29 @@ class OwnClient:
             where = f"{own}, and obstore for {os.fsdecode(b', '.join(left))}"
         return f"{where or 'obstore'} ({'; '.join(sorted({*left.values()}))})" if left else own
 
-    def send(self, call: Call[ObjectPart, Any], memory: memoryview, starts: list[int]) -> list[int]:
-        """Request pieces into memory, each at its start. Returns the positions left to obstore.
+    def send(self, call: Call[ObjectPart, Any], positions: Iterable[int]) -> list[int]:
+        """Request pieces into their places. Returns the positions left to obstore.
 
         Raises:
             BackendUnavailable: the client is required, and cannot request a piece.
-            OSError, RuntimeError: see `RequestPool.refusal()`, `LoopThread.start()`.
+            RuntimeError: see `LoopThread.start()`.
         """
         sent, left = defaultdict[Bucket, list[int]](list), list[int]()
-        for position, piece in enumerate(call.items):
+        for position in positions:
+            piece = call.items[position]
             strong = not piece.version or piece.version.startswith(b'"')
             bucket = self._bucket(piece.url) if strong and piece.length else None
             (sent[bucket] if bucket else left).append(position)
-        if sent and not self._thread.start():
-            raise self._pool.refusal() from self._pool.cause
-        for bucket, positions in sent.items():
-            pieces, jobs = [call.items[at] for at in positions], []
-            for at, piece, request in zip(positions, pieces, bucket.requests(pieces), strict=True):
-                body = memory[starts[at] : starts[at] + piece.length]
-                jobs.append(Job(call, at, bucket.server, request, body))
-                call.flying[at] = None
+        if sent:
+            self._thread.start()
+        for bucket, its in sent.items():
+            requests = zip(its, bucket.requests([call.items[at] for at in its]), strict=True)
+            jobs = [Job(call, at, bucket.server, it, call.places[at]) for at, it in requests]
             self._thread.call(self._traffic.send, jobs)
         return left
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
         self._thread.wait_for(self._traffic.drop, call, position)
-
-    def wake(self) -> None:
-        if self._traffic.todo:
-            self._thread.call(self._traffic.send)
 
     def close(self) -> None:
         self._thread.close()
@@ -87,10 +82,12 @@ class OwnClient:
             self._buckets[_root(job.call.items[job.position].url)] = f"the server {error}"
         self._pool.ask_again(job.call, job.position)
 
+    def _wake(self) -> None:
+        self._thread.call(self._traffic.send)
+
     def _end(self, error: BaseException | None) -> None:
+        self._pool.cancel(error)  # lanes do not wait for a thread that has ended
         self._traffic.close()
-        self._pool.cause = error
-        self._pool.cancel()  # lanes do not wait for a thread that has ended
 
     def _bucket(self, url: bytes) -> Bucket | None:
         if (found := self._buckets.get(root := _root(url))) is None:

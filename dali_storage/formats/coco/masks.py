@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...contract._types import IntArray
-from ...contract.errors import BackendUnavailable
+from ...contract.faces import explained
 from .ragged import Ragged
 
 
@@ -93,13 +93,8 @@ class Masks:
 
 def package() -> Any:
     """Import the package for drawing polygons; raise BackendUnavailable if missing."""
-    try:
+    with explained():
         return importlib.import_module("pycocotools.mask")
-    except ModuleNotFoundError as error:
-        if error.name not in ("pycocotools", "pycocotools.mask"):
-            raise
-        what = "pixelwise_masks=True needs the package pycocotools"
-        raise BackendUnavailable(what, "pip install pycocotools") from None
 
 
 def _draw(polygons: list[list[float]], height: int, width: int) -> bytes:

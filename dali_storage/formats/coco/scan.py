@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
-from .. import rapidjson
+from .. import numbers
 
 _TOKEN = re.compile(r"[ \t\n\r]*([{}\[\],:])[ \t\n\r]*").match
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]").search
@@ -30,19 +30,19 @@ class Entry(NamedTuple):
 class Scanner:
     """The text of a JSON file, with a character for each byte.
 
-    Numbers are those of RapidJSON, rounded to float32: DALI parses with RapidJSON. Numbers beyond
-    float64 and halves of surrogate pairs are refused, as by RapidJSON: DALI would silently lose the
-    rest of the file. Also refused are fields with another value in DALI than in Python: repeated
-    fields, and names with NUL.
+    Numbers are those of RapidJSON, DALI's parser. Numbers beyond float64 and halves of surrogate
+    pairs are refused, as by RapidJSON: DALI would silently lose the rest of the file. Also refused
+    are fields with another value in DALI than in Python: repeated fields, and names with NUL.
     """
 
     def __init__(self, about: str, text: str) -> None:
-        """`about`: the start of messages."""
+        """`about`: the start of messages; raise BackendUnavailable if `numbers.parser()` does."""
         self.about, self._text, self._at = about, text, 0
+        number = numbers.parser()
         self._decoder = json.JSONDecoder(
             object_pairs_hook=_fields,
-            parse_float=rapidjson.single,
-            parse_int=rapidjson.integer,
+            parse_float=number,
+            parse_int=number,
             parse_constant=_no_number,
         )
 

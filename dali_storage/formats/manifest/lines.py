@@ -26,7 +26,7 @@ from ...contract._types import IntArray
 from ...contract.catalog import join_path
 from ...contract.errors import ManifestLinesSkipped
 from ...contract.views import Contents, Views, copied
-from .. import rapidjson
+from .. import numbers
 from ..files import LOCAL, Files
 
 Kind: TypeAlias = type[str] | type[int] | type[float]
@@ -152,7 +152,7 @@ class _Parser:
         self.texts = {n: bytearray() for n, kind in enumerate(columns.values()) if kind is str}
         self._key, self._columns, self._segments, self._dali = key, columns, segments, dali
         self._decoder = json.JSONDecoder(
-            parse_float=_any_length(rapidjson.real) if dali else float,
+            parse_float=_any_length(numbers.parser()) if dali else float,
             parse_int=_any_length(int),
             parse_constant=float,  # NaN or Infinity, refused only for wanted keys
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ...contract.catalog import open_regular
 from ...contract.errors import named
+from ..files import compressed
 
 BLOCK = 512
 REGULAR = b"0\x007"  # also contiguous files
@@ -22,7 +23,6 @@ _SPARSE = "a sparse file; extract the tar, and make another one without --sparse
 _LONGEST = 16 << 20  # bytes of a pax header or long name
 _SIZE = re.compile(rb"[0-9]{1,18}\n")
 _UNSAFE = re.compile(rb"/*(?:(?:.*/)?\.\./)?", re.DOTALL)  # the start of a name that libtar removes
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class Header(NamedTuple):
@@ -53,12 +53,6 @@ def matches(head: bytes) -> bool:
         return len(head) >= BLOCK and (not any(head) or header(head) is not None)
     except ValueError:
         return False
-
-
-def compressed(head: bytes) -> str:
-    """Return a message for the first bytes of a compressed file; "" for others."""
-    names = (name for magic, name in _COMPRESSED.items() if head.startswith(magic))
-    return "".join(f"it is compressed with {name}; decompress it" for name in names)
 
 
 def header(block: bytes) -> Header:

@@ -14,9 +14,12 @@ from ...contract._types import PathLike
 from ...contract.catalog import Catalog
 from ...contract.ranges import Ranges
 from ...contract.reader import Reader
-from ...dali import SHUFFLE_BITS, DataNode, add_reader, batch_memory
-from ...observing.observer import Observed
+from ...dali import add_reader
+from ...dali.compat import SHUFFLE_BITS
+from ...observing.meter import Meter
 from ...order import OrderOptions
+from ...readers.arguments import DataNode
+from ...readers.plugs import batch_memory
 from ...reading.opening import Opening
 from ...samples.patterns import path_bytes
 from ..loop.loader import Loader
@@ -124,7 +127,7 @@ def _read(
         reader=reader,
         options=options,
         backend=registry.shown(backend),
-        observe=partial(Observed, stall_after=stall_after),
+        observe=partial(Meter, stall_after=stall_after),
         memory=batch_memory,
         order=OrderOptions(**order, shuffle_bits=SHUFFLE_BITS),
     )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from nvidia.dali import fn, types
 
-from ...dali import AS_STORED
+from ...dali.compat import AS_STORED
 from ..transforms import DataNode, Flip, Layout, Normalize, PadCrop, RandomResizedCrop, Transform
 from .settings import Dtype
 

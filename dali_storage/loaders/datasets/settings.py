@@ -3,9 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import (
+    Annotated,
     Any,
     ClassVar,
     Literal,
@@ -17,13 +18,12 @@ from typing import (
     get_args,
 )
 
-from ...bad_samples.arguments import bad_sample_options
 from ...contract._types import PathLike
-from ...contract.options import require_integer
+from ...contract.faces import explained
+from ...contract.options import Option, stall_seconds
 from ...contract.reader import Reader
-from ...observing.observer import stall_seconds
+from ...order.epochs import LastBatch
 from ...ranks import Shard
-from ..loop.epochs import LastBatch
 from ..loop.tensors import To
 from ..transforms import Cutout, DataNode, Layout, Normalize, RandomErasing, Transform
 from ..transforms.presets import Preset
@@ -33,6 +33,7 @@ Dtype: TypeAlias = Literal["float32", "float16", "uint8"]
 Shuffle: TypeAlias = Literal["epoch", "window"]
 
 _DALI = "nvidia.dali.experimental.torchvision"
+_POSITIVE, _NATURAL = Option(range(1, 2**31)), Option(range(2**31))
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -113,7 +114,7 @@ class Settings:
         ValueError, TypeError: the named option has a wrong value.
     """
 
-    batch_size: int
+    batch_size: Annotated[int, _POSITIVE]
     preset: Preset | None = None
     transforms: Sequence[Transform] | None = None
     shuffle: Shuffle | bool | None = None
@@ -122,13 +123,13 @@ class Settings:
     order: Any = None
     last_batch: LastBatch | None = None
     shard: Shard | None = None
-    device: Device = "gpu"
-    device_id: int | None = None
-    num_threads: int = 4
-    prefetch_queue_depth: int = 2
-    seed: int = 0
-    dtype: Dtype | None = None
-    layout: Layout = "CHW"
+    device: Annotated[Device, Option(get_args(Device))] = "gpu"
+    device_id: Annotated[int | None, _NATURAL] = None
+    num_threads: Annotated[int, _POSITIVE] = 4
+    prefetch_queue_depth: Annotated[int, _POSITIVE] = 2
+    seed: Annotated[int, _NATURAL] = 0
+    dtype: Annotated[Dtype | None, Option(get_args(Dtype))] = None
+    layout: Annotated[Layout, Option(get_args(Layout))] = "CHW"
     to: To = "torch"
     backend: str | type[Reader] | None = None
     backend_options: Mapping[str, Any] | None = None
@@ -141,12 +142,12 @@ class Settings:
     stall_after: float | None = 60.0
 
     def __post_init__(self) -> None:
-        for name, known in _INTEGERS.items():
-            if name != "device_id" or self.device_id is not None:
-                require_integer("loaders", name, getattr(self, name), known)
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"loaders: {name} must be one of {choices}, not {value!r}")
+        for it in fields(self):
+            for option in getattr(it.type, "__metadata__", ()):
+                option = replace(option, backend="loaders", name=it.name, default=it.default)
+                option.check(getattr(self, it.name))
+        if self.shuffle not in (choices := (*get_args(Shuffle), True, False, None)):
+            raise ValueError(f"loaders: shuffle must be one of {choices}, not {self.shuffle!r}")
         if self.shuffle is not None and self.own_order:
             name = next(iter(self.own_order))
             raise ValueError(
@@ -159,7 +160,10 @@ class Settings:
             )
         if not isinstance(self.preset, (Preset, NoneType)):
             raise TypeError(f"loaders: preset must be a Preset or None, not {self.preset!r}")
-        bad_sample_options(self.about_samples, "cpu")
+        if self.about_samples.keys() - {"receipt"}:
+            with explained():
+                from ...bad_samples.arguments import bad_sample_options
+            bad_sample_options(self.about_samples, "cpu")
         stall_seconds(self.stall_after)
 
     @property
@@ -174,22 +178,6 @@ class Settings:
         """The reader's arguments for an order other than DALI's."""
         given = {name: getattr(self, name) for name in ("weights", "epoch_size", "order")}
         return {name: value for name, value in given.items() if value is not None}
-
-
-_POSITIVE, _NATURAL = range(1, 2**31), range(2**31)
-_INTEGERS = {
-    "batch_size": _POSITIVE,
-    "device_id": _NATURAL,
-    "num_threads": _POSITIVE,
-    "prefetch_queue_depth": _POSITIVE,
-    "seed": _NATURAL,
-}
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "device": get_args(Device),
-    "dtype": (*get_args(Dtype), None),
-    "layout": get_args(Layout),
-    "shuffle": (*get_args(Shuffle), True, False, None),
-}
 
 
 def takes_options(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+from ...order.epochs import LAST_BATCH, LastBatch
 from ...ranks import Shard
 from ...runtime.histogram import Histogram
-from .epochs import LAST_BATCH, LastBatch
 from .pipeline_factory import PipelineFactory
 from .progress import Progress
 from .sampler import EpochSampler

@@ -7,11 +7,11 @@ from typing import Any
 
 from nvidia.dali import Pipeline
 
+from ...observing.meter import Meter
 from ...observing.statistics import StageTimes
-from ...observing.tally import Tally
+from ...order.epochs import LastBatch
 from ...ranks import Shard
 from ...runtime.histogram import Histogram
-from .epochs import LastBatch
 from .pipeline_run import PipelineRun
 from .state import Identity, State
 from .tensors import Convert
@@ -38,7 +38,7 @@ class PipelineFactory:
         self._closed = False
         self._batches: PipelineRun | None = None
         self._identity: Identity | None = None
-        self._tally: Tally | None = None  # of the last pipeline
+        self._meter: Meter | None = None  # of the last pipeline
         self._checkpoint: bytes | None = None  # for the next pipeline
         self._resumed: State | None = None  # of the rest of an epoch that other ranks began
         self._left: dict[str, Any] = {}  # by the last pipeline, see `PipelineRun.leave()`
@@ -103,14 +103,14 @@ class PipelineFactory:
 
     def histograms(self) -> dict[str, Histogram]:
         """The durations of each stage of the reader; empty before the first read."""
-        tally = self._batches.tally if self._batches else self._tally
-        return {} if tally is None else tally.histograms()
+        meter = self._batches.meter if self._batches else self._meter
+        return {} if meter is None else meter.histograms()
 
     @property
     def generation(self) -> object:
         """Differs after a reset of the reader's counters, and for another reader."""
-        tally = self._batches.tally if self._batches else self._tally
-        return None if tally is None else tally.activities.times.generation
+        meter = self._batches.meter if self._batches else self._meter
+        return None if meter is None else meter.times.generation
 
     def times(self, before: tuple[object, Mapping[str, Histogram]]) -> dict[str, StageTimes]:
         """The durations since a `generation` and its `histograms()`; all, if they were reset."""
@@ -204,5 +204,5 @@ class PipelineFactory:
     def _drop(self) -> None:
         batches, self._batches = self._batches, None
         if batches:
-            self._left, self._tally = batches.leave(), batches.tally
+            self._left, self._meter = batches.leave(), batches.meter
             batches.close()

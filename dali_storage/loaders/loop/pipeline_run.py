@@ -1,6 +1,5 @@
 """The batches of a pipeline, from any position on; uses only public calls of the pipeline."""
 
-import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ...contract._types import IntArray
-from ...contract.errors import RecordError
-from ...dali import failure, has_other_sources, source
-from ...observing.observer import observed
-from ...observing.tally import Tally
+from ...contract.faces import explained
+from ...dali.group import has_other_sources
+from ...observing.meter import Meter, meter_of
+from ...order.epochs import Epochs, LastBatch
 from ...ranks import Shard
-from ...reading.source import BatchStream
-from ...saving import positions, weights
-from .epochs import Epochs, LastBatch
+from ...saving import positions
+from . import culprits
 from .state import Identity
+from .suitable import readers_of
 from .tensors import Convert, convert
-
-_NAMED = 256  # most files listed in an error; DALI does not name the file of a failure
 
 
 class PipelineRun:
@@ -53,11 +49,9 @@ class PipelineRun:
         self.pipeline = pipeline
         self.sound = True
         self._to = to
-        self._sources = _sources(pipeline, reader_name)
+        self._sources = readers_of(pipeline, reader_name, shard)
         self._source = self._sources[reader_name]
         try:
-            _check(pipeline, reader_name, shard)
-            _refuse_replacing_one_of(self._sources)
             meta, batch_size = self._source.meta, pipeline.max_batch_size
             catalog = self._source.open().catalog
             self._resume(states)
@@ -123,7 +117,7 @@ class PipelineRun:
         try:
             outputs = self.pipeline.share_outputs()
         except Exception as error:
-            error.add_note(self._describe(self._ahead[0]))
+            error.add_note(culprits.describe(self._sources.values(), self._ahead[0]))
             if not isinstance(error, RuntimeError) or not self._replace_culprits():
                 raise
             outputs = None
@@ -148,14 +142,16 @@ class PipelineRun:
 
     def set_weights(self, wanted: Mapping[Any, Any], at: int | None) -> int:
         """See `Loader.set_weights()`; sets the weights of all readers."""
+        with explained():
+            from ...saving.weights import place_of, require_change, set_weights
         if at is None:  # the same on all ranks; one may skip a batch at the end of an epoch
             first = self._ahead[0] if self._ahead else self._source.position.next
             behind = self.epochs.after(first, self.pipeline.prefetch_queue_depth)
-            at = weights.place_of(self._source, behind)
+            at = place_of(self._source, behind)
         for each in self._sources.values():
-            at = weights.require_change(each, wanted, at)
+            at = require_change(each, wanted, at)
         for each in self._sources.values():
-            weights.set_weights(each, wanted, at)
+            set_weights(each, wanted, at)
         return at
 
     def leave(self) -> dict[str, Any]:
@@ -172,25 +168,23 @@ class PipelineRun:
 
     def receipt(self, epoch: int | None, source: Any) -> dict[str, Any]:
         """See `Loader.receipt()`."""
-        return positions.receipt(self._source, len(self._ahead), epoch, source)
+        return self._source.ledger.receipt(self._source, len(self._ahead), epoch, source)
 
     def _forget_ahead(self) -> None:
         """Forget the batches that DALI works on, which reach nobody."""
         for each in self._sources.values():
-            if each.ledger is not None:
-                each.ledger.drop(len(self._ahead))
+            each.ledger.drop(len(self._ahead))
         self._ahead.clear()
 
     @property
     def storage_seconds(self) -> float:
         """Seconds for which DALI has waited for the storage until now."""
-        tallies = [observed(each.observer).tally for each in self._sources.values()]
-        return sum([tally.waited for tally in tallies if tally is not None])
+        return sum(meter_of(each.observer).waited for each in self._sources.values()) / 1e9
 
     @property
-    def tally(self) -> Tally | None:
-        """The counters of the reader; None before the first batch."""
-        return observed(self._source.observer).tally
+    def meter(self) -> Meter:
+        """Counts and times the reader."""
+        return meter_of(self._source.observer)
 
     def close(self) -> None:
         """Close the readers. The rest of the pipeline ends with its last reference."""
@@ -236,129 +230,20 @@ class PipelineRun:
                 position = self.epochs.successor(position)
 
     def _replace_culprits(self) -> bool:
-        """Find samples of the next batch that fail alone, and replace them; True if any did.
-
-        DALI does not name failing samples. The search runs the pipeline itself on smaller batches:
-        half of the remaining samples, then a quarter. So random operators advance.
-        """
+        """Find samples of the next batch that fail alone, and replace them; True if any did."""
         substitute, position = self._source.substitute, self._ahead[0]
         if not substitute.replaces or has_other_sources(self.pipeline):  # others give whole batches
             return False
-        samples = np.unique(self._samples(self._source, position))
-        catalog = self._source.open().catalog
-        found: dict[int, Exception] = {}
+        samples = np.unique(culprits.samples_of(self._source, position))
         while not self.pipeline.empty():
             with suppress(RuntimeError):  # of other samples; their batches are remade
                 self.pipeline.share_outputs()
                 self.pipeline.release_outputs()
-        parts = np.array_split(samples, 2)
         try:
-            while parts:
-                part = parts.pop()
-                substitute.only = part
-                error = self._failure() if part.size else None
-                if error and part.size > 1:
-                    parts += np.array_split(part, 2)
-                elif error:
-                    path = catalog.path(int(part[0]) * catalog.pieces)
-                    found[int(part[0])] = RecordError(path, failure(error))
+            found = culprits.find(self.pipeline, self._source, samples)
         finally:
-            substitute.only, self._failed_read = None, None
+            self._failed_read = None
             self._source.position.seek(position)
             self._forget_ahead()
         substitute.add(found)
         return bool(found)
-
-    def _failure(self) -> Exception | None:
-        """The error of the next batch."""
-        self.pipeline.schedule_run()
-        try:
-            self.pipeline.share_outputs()
-        except RuntimeError as error:
-            return error.with_traceback(None)
-        self.pipeline.release_outputs()
-        return None
-
-    def _samples(self, source: BatchStream, position: int) -> IntArray:
-        return source.substitute.chosen(source.samples(position))
-
-    def _describe(self, position: int) -> str:
-        names, places = [], []
-        for each in self._sources.values():
-            catalog = each.open().catalog
-            rows = catalog.pieces_of(self._samples(each, position)).tolist()
-            for row in dict.fromkeys(rows):  # padding repeats the last one
-                names.append(os.path.abspath(os.fsdecode(catalog.path(row))))
-                places.append(f" ({where})" if (where := catalog.where(row)) else "")
-        folder = os.path.commonpath([os.path.dirname(name) for name in names])
-        listed = list(zip(names, places, strict=True))[:_NAMED]
-        shown = [os.path.relpath(name, folder) + place for name, place in listed]
-        more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"the files of the batch, in {folder}: {', '.join(shown)}{more}"
-
-
-def _sources(pipeline: Any, reader_name: str) -> dict[str, BatchStream]:
-    """The readers of a pipeline by name, `reader_name` first."""
-    sources = {reader_name: source(pipeline, reader_name)}
-    try:
-        for name in pipeline.reader_meta():
-            sources[name] = source(pipeline, name)
-    except ValueError as error:
-        for each in sources.values():
-            each.close()
-        error.add_note(
-            "a Loader moves all readers of its pipeline to another epoch, and DALI's own readers "
-            "cannot be moved: use dali_storage.readers"
-        )
-        raise
-    return sources
-
-
-def _refuse_replacing_one_of(sources: Mapping[str, BatchStream]) -> None:
-    """Refuse on_error="replace" with several readers: an image would lose its mask."""
-    wishes = {name: each.opening.on_error for name, each in sources.items()}
-    replacing = [name for name, wish in wishes.items() if wish is not None and wish.replace]
-    if replacing and len(sources) > 1:
-        raise ValueError(
-            f"reader {replacing[0]!r}: on_error='replace' works on one reader, but the samples of "
-            f"{', '.join(map(repr, sources))} belong together: use one readers.columns, "
-            "or one container (readers.webdataset)"
-        )
-
-
-def _check(pipeline: Any, reader_name: str, shard: Shard) -> None:
-    """Refuse an unsuitable pipeline.
-
-    Raises:
-        ValueError: names the argument to change.
-    """
-    metas = pipeline.reader_meta()
-    meta = metas[reader_name]
-    for name, other in metas.items():
-        if other != meta:
-            raise ValueError(
-                f"all readers in a Loader's pipeline must have the same size, shard and padding: "
-                f"{reader_name!r} has {meta}, {name!r} has {other}"
-            )
-    here, asked = (meta["shard_id"], meta["number_of_shards"]), (shard.rank, shard.world)
-    if here != asked:
-        raise ValueError(
-            f"reader {reader_name!r}: make() was called with shard_id={asked[0]}, num_shards="
-            f"{asked[1]}, but the reader has shard_id={here[0]}, num_shards={here[1]}: pass both "
-            "to the reader"
-        )
-    if not meta["pad_last_batch"]:
-        raise ValueError(
-            f"reader {reader_name!r} needs pad_last_batch=True; otherwise an epoch begins "
-            "within a batch"
-        )
-    if not pipeline.exec_dynamic:
-        raise ValueError(
-            "the pipeline does not use DALI's dynamic executor, and others overwrite tensors still "
-            "in use: remove exec_dynamic=False, exec_async=False, exec_pipelined=False, "
-            "and separate sizes of prefetch_queue_depth"
-        )
-    try:
-        pipeline.checkpoint()
-    except RuntimeError as error:
-        raise ValueError(f"make the pipeline with enable_checkpointing=True ({error})") from None

@@ -2,18 +2,10 @@
 
 from dataclasses import dataclass
 
-from . import (
-    Auto,
-    CentreCrop,
-    Cutout,
-    Flip,
-    Normalize,
-    PadCrop,
-    RandomErasing,
-    RandomResizedCrop,
-    ShorterSide,
-    Transform,
-)
+from ._types import Transform
+from .erasing import Cutout, RandomErasing
+from .geometry import CentreCrop, PadCrop, RandomResizedCrop, ShorterSide
+from .pixels import Auto, Flip, Normalize
 
 
 @dataclass(frozen=True, slots=True)

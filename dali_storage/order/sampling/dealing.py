@@ -16,8 +16,8 @@ import numpy as np
 from ...contract._types import IntArray
 from ..options import OrderOptions
 from ..ordering import Remainder
+from ..permutation import hashed
 from ..shards import rounds
-from .permutation import hashed
 from .stream import SampleStream
 
 _BATCHES, _SAMPLES = 128, 8192  # most to compute at once: a single batch costs 0.3 ms

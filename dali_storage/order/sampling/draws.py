@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
-from .permutation import KeyArray, mixed
+from ..permutation import KeyArray, mixed
 
 _BITS = 58  # of the sum of the weights
 

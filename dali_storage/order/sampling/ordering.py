@@ -1,6 +1,6 @@
 """Streams of samples in the slot for the order of a reader."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -53,10 +53,15 @@ class StreamOrdering(Ordering):
         mixed = isinstance(self._stream, MixedStream) and len(self._stream.names) > 1
         return self._stream if mixed else None  # type: ignore[return-value]
 
+    @property
+    def sources(self) -> Sequence[Any]:
+        """See `Ordering`."""
+        return super().sources if (mixture := self.mixture) is None else mixture.names
+
     def sources_of(self, samples: IntArray) -> NDArray[np.int32]:
-        """Return the number of the source of each sample of a mixture: int32[n]."""
-        assert isinstance(self._stream, MixedStream)
-        return self._stream.sources_of(samples)
+        """See `Ordering`."""
+        mixture = self.mixture
+        return super().sources_of(samples) if mixture is None else mixture.sources_of(samples)
 
     def members(self, sample: int) -> IntArray | range:
         """Return the possible replacements of a bad sample: its source or class, ascending.

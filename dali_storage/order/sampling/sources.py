@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...contract._types import IntArray
+from ..permutation import hashed, keys_of, permuted
 from .draws import Draws
 from .mixture import Mixture
-from .permutation import hashed, keys_of, permuted
 
 
 class Sources(Protocol):

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...contract._types import IntArray
+from ..permutation import hashed
 from .mixture import TOTAL, Mixture, integer_weights
-from .permutation import hashed
 from .sources import Sources, require_names
 
 _SHOWN = 8  # weights in a description

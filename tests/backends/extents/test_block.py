@@ -79,7 +79,7 @@ class TestOnExt4PartitionByItsDiskInManySmallReads(OfBlock):
 
 
 class TestOnDisks(RawDiskTests):
-    backend, name = BlockReader, "block"
+    backend = BlockReader
     ways: ClassVar[list[dict[str, Any]]] = [{"max_transfer": 64 << 10}]
     disks: ClassVar[list[Any]] = [
         *DISKS,
@@ -122,32 +122,39 @@ def test_a_read_that_the_kernel_has_merged_with_a_bad_one_is_not_blamed(mapped, 
 
 
 @pytest.mark.usefixtures("pipelines_end")
-def test_a_pipeline_reads_where_the_file_system_is_not_mounted(tmp_path):
+def test_pipelines_read_where_the_file_system_is_not_mounted(tmp_path):
+    """The samples, labels and order of fn.readers.file, from the directories of the map."""
+    order = {"random_shuffle": True, "seed": 5, "initial_fill": 16}
     with disk(tmp_path, "xfs", partition=True) as made:
-        for index in range(20):
-            folder = made.mount / f"class{index % 3}"
+        for index in range(40):
+            folder = made.mount / f"class{index % 4}"
             folder.mkdir(exist_ok=True)
-            (folder / f"{index}.jpg").write_bytes(bytes([index]) * 30_000)
+            (folder / f"{index}.jpg").write_bytes(bytes([index]) * (30_000 + index))
+        (made.mount / "class1b").mkdir()
+        (made.mount / "class2" / "deeper").mkdir()
+        for path in ("class2/notes.txt", "class2/deeper/x.jpg", "x.jpg"):
+            (made.mount / path).write_bytes(b"no sample")
         (tar,), (index,) = write_numbered_tars(made.mount, [20])
         index = shutil.copy(index, tmp_path)
         bmap = make_map(made.mount, tmp_path / "bmap.json")
-        expected = take(build(fn.readers.file, file_root=str(made.mount)), 10)
-    options = {"bmap": str(bmap), "uri": str(made.image)}
-    storage = {"backend": "block", "backend_options": options}
+        expected = take(build(fn.readers.file, file_root=str(made.mount), **order), 35)
+        given = {"backend": "block", "backend_options": {"bmap": str(bmap)}}
+        for place in ({}, {"file_root": str(made.mount)}):
+            assert take(build(readers.file, **order, **place, **given), 35) == expected
+    assert {label for _, label in expected} == {0, 1, 3, 4}
+    storage = {"backend": "block", "backend_options": {"bmap": str(bmap), "uri": str(made.image)}}
+    lists = [[f"class{number % 4}/{number}.jpg" for number in part] for part in ((0, 7), (5, 1))]
     with pytest.warns(MapNotChecked, match="cannot check whether"):
-        ours = build(readers.file, **storage)
-    assert take(ours, 10) == expected
-    storage |= {"paths": tar, "index_paths": index, "ext": "n"}
+        assert take(build(readers.file, **order, **storage), 35) == expected
+    of_tar = storage | {"paths": tar, "index_paths": index, "ext": "n"}
     with pytest.warns(MapNotChecked, match="cannot check whether"):
-        ours = parity.build(readers.webdataset, 4, {}, **storage)
+        ours = parity.build(readers.webdataset, 4, {}, **of_tar)
     assert parity.contents(ours) == [[struct.pack("<q", number) for number in range(4)]]
-    storage = {"backend": "block", "backend_options": options}
-    lists = [[f"class{number % 3}/{number}.jpg" for number in part] for part in ((0, 7), (5, 1))]
     with pytest.warns(MapNotChecked, match="cannot check whether"):
         ours = parity.build(
             readers.columns, 2, {}, files=lists, file_root=str(made.mount), **storage
         )
-    found = [[bytes([number]) * 30_000 for number in part] for part in ((0, 7), (5, 1))]
+    found = [[bytes([number]) * (30_000 + number) for number in part] for part in ((0, 7), (5, 1))]
     assert parity.contents(ours) == found
     with pytest.raises(ValueError, match="file_root must be the mounted directory"):
         readers.columns(["class0/{}.jpg"], **storage)

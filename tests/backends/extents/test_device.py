@@ -76,81 +76,66 @@ THE_PARTITION = storage(
 THE_DISK = replace(THE_PARTITION, size=DISK_SIZE)
 
 
-@pytest.mark.parametrize(
-    ("found", "start"),
-    [
-        (THE_PARTITION, 0),
-        (THE_DISK, START),
-        (replace(THE_PARTITION, offset=5 << 20), 5 << 20),  # read by its disk
-        (storage(SIZE), 0),  # an image, of which nothing else is known
-        (storage(DISK_SIZE), START),
-        (storage(DISK_SIZE + 511), START),  # an odd end is not a block
-        (replace(THE_PARTITION, wwids=("eui.00", "eui.0102030405060708")), 0),
-        (replace(THE_PARTITION, serial=None, wwids=()), 0),
-    ],
-)
-def test_the_mapped_device_is_located(found, start):
-    assert locate(FakeSource(found, start), loaded()) == start
+NAMED_BY_UUID = "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"
+OF_THE_KERNEL = replace(THE_PARTITION, may_have_uuid=True)  # it alone knows the controller's names
+OTHER_UUID = "00000000-0000-4000-8000-000000000001"
+ODD_START = replace(PARTITION, start=START + 512)
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("found", "start", "mapped"),
     [
-        (storage(SIZE - 512), f"it has {SIZE - 512} bytes, the mapped device {SIZE}, its disk"),
-        (
-            replace(THE_PARTITION, logical_block_size=4096),
-            "its logical_block_size is 4096 and was 512",
-        ),
-        (replace(THE_PARTITION, serial="S4EWNX0"), "its serial is S4EWNX0 and was S4EWNX0R"),
-        (
-            replace(THE_PARTITION, wwids=("eui.01", "nvme.2")),
-            "its wwid is eui.01 or nvme.2 and was eui.0102030405060708",
+        (THE_PARTITION, 0, loaded()),
+        (THE_DISK, START, loaded()),
+        (replace(THE_PARTITION, offset=5 << 20), 5 << 20, loaded()),  # read by its disk
+        (storage(SIZE), 0, loaded()),  # an image, of which nothing else is known
+        (storage(DISK_SIZE), START, loaded()),
+        (storage(DISK_SIZE + 511), START, loaded()),  # an odd end is not a block
+        (storage(SIZE, alignment=4096), 0, loaded(physical=(8192, -1))),  # -1: unwritten
+        (replace(THE_PARTITION, wwids=("eui.00", "eui.0102030405060708")), 0, loaded()),
+        (replace(THE_PARTITION, serial=None, wwids=()), 0, loaded()),
+        *(
+            (OF_THE_KERNEL, 0, loaded(replace(PARTITION, wwid=wwid, serial=serial)))
+            for wwid in (None, NAMED_BY_UUID)
+            for serial in (None, "S4EWNX0R")
         ),
     ],
 )
-def test_another_device_is_refused(found, message):
+def test_the_mapped_device_is_located(found, start, mapped):
+    assert locate(FakeSource(found, start), mapped) == start
+
+
+@pytest.mark.parametrize(
+    ("source", "mapped", "message"),
+    [
+        (FakeSource(storage(SIZE - 512)), loaded(),
+         f"it has {SIZE - 512} bytes, the mapped device {SIZE}, its disk"),
+        (FakeSource(replace(THE_PARTITION, logical_block_size=4096)), loaded(),
+         "its logical_block_size is 4096 and was 512"),
+        (FakeSource(replace(THE_PARTITION, serial="S4EWNX0")), loaded(),
+         "its serial is S4EWNX0 and was S4EWNX0R"),
+        (FakeSource(replace(THE_PARTITION, wwids=("eui.01", "nvme.2"))), loaded(),
+         "its wwid is eui.01 or nvme.2 and was eui.0102030405060708"),
+        (FakeSource(THE_PARTITION), loaded(replace(PARTITION, wwid=NAMED_BY_UUID)),
+         rf"and was {NAMED_BY_UUID}"),
+        (FakeSource(THE_PARTITION, uuid=OTHER_UUID), loaded(),
+         f"its file system is {OTHER_UUID}, the mapped one is {UUID}"),
+        (FakeSource(THE_DISK, start=0), loaded(), f"no ext2, .* at byte {START}"),
+    ],
+)  # fmt: skip
+def test_another_device_is_refused(source, mapped, message):
     with pytest.raises(StaleMapError, match=message) as caught:
-        locate(FakeSource(found), loaded())
+        locate(source, mapped)
     assert caught.value.filename == "/dev/x"
     assert "this is not the mapped device: " in str(caught.value)
     assert str(caught.value).count("renew the map: create it again") == 1
 
 
-@pytest.mark.parametrize("wwid", [None, "uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"])
-@pytest.mark.parametrize("serial", [None, "S4EWNX0R"])
-def test_names_of_a_controller_that_only_the_kernel_knows_are_not_compared(wwid, serial):
-    found = replace(THE_PARTITION, may_have_uuid=True)
-    assert locate(FakeSource(found), loaded(replace(PARTITION, wwid=wwid, serial=serial))) == 0
-
-
-def test_another_uuid_of_a_namespace_is_refused_where_the_kernel_knows_it():
-    mapped = loaded(replace(PARTITION, wwid="uuid.ad0bc0f5-7ef2-4ad5-8c4f-3a9ba4ee2ccb"))
-    with pytest.raises(StaleMapError, match=r"and was uuid\.ad0bc0f5"):
-        locate(FakeSource(THE_PARTITION), mapped)
-
-
-def test_another_file_system_on_a_device_of_the_same_size_is_refused():
-    other = "00000000-0000-4000-8000-000000000001"
-    message = f"its file system is {other}, the mapped one is {UUID}"
-    with pytest.raises(StaleMapError, match=message):
-        locate(FakeSource(THE_PARTITION, uuid=other), loaded())
-    with pytest.raises(StaleMapError, match=f"no ext2, .* at byte {START}"):
-        locate(FakeSource(THE_DISK, start=0), loaded())
-
-
-@pytest.mark.parametrize(
-    ("device", "physical"),
-    [(PARTITION, (8192, 512)), (replace(PARTITION, start=START + 512), (8192,))],
-)
+@pytest.mark.parametrize(("device", "physical"), [(PARTITION, (8192, 512)), (ODD_START, (8192,))])
 def test_files_that_are_not_aligned_to_the_blocks_of_an_image_are_refused(device, physical):
     image = storage(DISK_SIZE, alignment=4096)
     with pytest.raises(BackendUnavailable, match=r"blocks of 4096 bytes.*losetup --find --show"):
         locate(FakeSource(image, device.start), loaded(device, physical))
-
-
-def test_an_unwritten_extent_needs_no_alignment():
-    image = storage(SIZE, alignment=4096)
-    assert locate(FakeSource(image), loaded(physical=(8192, -1))) == 0
 
 
 def test_a_refused_device_is_closed_and_the_accepted_one_is_not(tmp_path):

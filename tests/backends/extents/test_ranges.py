@@ -6,25 +6,16 @@ import numpy as np
 import pytest
 
 import bmap_tools
-from bmap_tools import create, fiemap
+from bmap_tools import fiemap
 from dali_storage.backends.block import BlockReader
-from dali_storage.contract.errors import (
-    BackendUnavailable,
-    ContainerChangedError,
-    StaleMapError,
-)
+from dali_storage.contract.errors import ContainerChangedError, StaleMapError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.ranges import rewrite
 from tests.kit.bmap.files import fragment
 from tests.kit.devices import disk, require, run
-from tests.kit.layouts import (
-    defragment,
-    make_map,
-    write_interleaved,
-    write_sparse,
-)
+from tests.kit.layouts import defragment, make_map, write_interleaved, write_sparse
 from tests.kit.mapped import NEEDS_ROOT, break_aio, catalog_of, expected, require_right
 
 pytestmark = NEEDS_ROOT
@@ -225,26 +216,6 @@ def test_any_number_of_ranges_is_compared_with_the_containers():
         other[sample] = sizes[files[sample]] - 99
         ranges = Ranges.of_columns(files, other, np.full(files.size, 100))
         assert ranges.first_outside(sizes) == sample
-
-
-def test_a_range_of_a_container_without_extents_is_read_from_the_file(tmp_path):
-    with disk(tmp_path, "ext4", mkfs=("-O", "inline_data", "-I", "256")) as made:
-        paths = [made.mount / name for name in "abc"]
-        paths[0].write_bytes(b"inside its inode")
-        paths[1].write_bytes(b"b" * 10_000)
-        (tmp_path / "elsewhere").write_bytes(np.random.default_rng(0).bytes(20_000))
-        paths[2].symlink_to(tmp_path / "elsewhere")  # on another file system
-        bmap = tmp_path / "bmap.json"
-        assert create.run(str(made.mount), str(bmap), threads=1) == 1
-        rows = [(0, 7, 3), (1, 5, 9000), (0, 0, 16), (0, 3, 13), (0, 16, 0), (2, 9000, 9000)]
-        catalog, contents = catalog_of(paths, rows), expected(paths, rows)
-        with BlockReader(catalog, bmap=bmap) as reader:
-            require_right(reader, catalog, contents)
-            paths[0].write_bytes(b"Inside")
-            with raises_naming(StaleMapError, paths[0]):
-                read_ranges(reader, catalog, [1, 0])
-    with pytest.raises(BackendUnavailable, match=r"2 containers can only be read as files"):
-        BlockReader(catalog, bmap=bmap, uri=made.image)
 
 
 # Reads that fail

@@ -21,10 +21,10 @@ from dali_storage.contract.ranges import Ranges
 from dali_storage.samples.discovery import from_files
 from dali_storage.testing import RangeTests, ReaderTests, read
 from dali_storage.testing.probes import raises_naming
-from tests.kit.containers import index_by_wds2idx, write_tar
-from tests.kit.dali import both, pipeline_of
+from tests.kit.dali import pipeline_of
 from tests.kit.devices import evict
 from tests.kit.file_reading import of_reading
+from tests.kit.mapped import catalog_of
 
 MANY = 10_000_000
 
@@ -61,41 +61,6 @@ def files_of(directory, sizes):
 class TestHalfCached(RangeTests, ReaderTests):
     def open(self, catalog):
         return PythonFileReader(catalog)
-
-
-@of_reading
-@pytest.mark.usefixtures("half")
-class TestHalfCachedByPreadv(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="preadv")
-
-
-@pytest.mark.usefixtures("half")
-def test_batches_of_cached_and_uncached_samples_equal_those_of_dali(tmp_path, monkeypatch):
-    ways, cached = list[set[bool]](), SampleFiles.cached
-    note = lambda *given: ways.append({*(found := cached(*given)).tolist()}) or found  # noqa: E731
-    monkeypatch.setattr(SampleFiles, "cached", note)
-    random = np.random.default_rng(7)
-    (tmp_path / "class").mkdir()
-    members = [
-        (f"{number:02}.jpg", random.bytes(size))
-        for number, size in enumerate(random.integers(0, 20_000, 60).tolist())
-    ]
-    for name, content in members:
-        (tmp_path / "class" / name).write_bytes(content)
-    tar = write_tar(tmp_path / "all.tar", members)
-    tars = {"paths": str(tar), "index_paths": str(index_by_wds2idx(tar)), "ext": ["jpg"]}
-
-    def batches(pipeline):
-        return [[bytes(np.asarray(it)) for it in pipeline.run()[0]] for _ in range(6)]
-
-    order = {"random_shuffle": True, "seed": 3}
-    root = str(tmp_path / "class" / "..")
-    filtered = {"file_root": root, "file_filters": ["*.jpg"]}
-    assert both(lambda of: batches(pipeline_of(lambda: of.file(**filtered, **order), 20)))
-    whole = ways.count({True, False})
-    assert both(lambda of: batches(pipeline_of(lambda: (of.webdataset(**tars, **order),), 20)))
-    assert ways.count({True, False}) > whole > 0
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -149,6 +114,28 @@ def test_shares_are_nested_even_and_the_same_everywhere(disk, monkeypatch, start
         assert (cached >= before).all()
         assert abs(cached.reshape(10, -1).mean(axis=1) - share).max() < 0.01
         before = cached
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "memory", "share", "why"),
+    [
+        (
+            150 * 10**9,
+            102 * 10**9,
+            0.408,
+            "150 GB, is larger than the memory that may hold it, 61",
+        ),
+        (60, 100, 1.0, "fits"),
+        (61, 100, 60 / 61, "98% of it is cached"),
+        (10**9, 0, 0.0, "1.0 GB, is larger than the memory that may hold it, 0.0 GB"),
+        (0, 0, 1.0, "fits"),
+        (10**15, None, 1.0, "unknown"),
+    ],
+)
+def test_what_fits_is_cached(nbytes, memory, share, why):
+    chosen = samples.cached_share(nbytes, memory)
+    assert chosen.value == pytest.approx(share)
+    assert why in str(chosen)
 
 
 @pytest.mark.parametrize(
@@ -237,15 +224,13 @@ def test_a_file_system_that_fails_o_direct_when_it_is_read_is_an_error_that_name
 ):
     disk(1 << 50, 0)
     (tmp_path / "file").write_bytes(b"bytes")
-    catalog = from_files([str(tmp_path / "file")])
-    if of_ranges:
-        one = np.array([0]), np.array([0]), np.array([5])
-        catalog = replace(catalog, ranges=Ranges.of_columns(*one))
+    path = tmp_path / "file"
+    catalog = catalog_of([path], [(0, 0, 5)]) if of_ranges else from_files([str(path)])
     refuse = lambda depth, fds, *_: np.full(len(fds), -errno.EINVAL)  # noqa: E731
     monkeypatch.setattr(aio, "read", refuse)
     with (
         PythonFileReader(catalog, io="aio") as reader,
-        raises_naming(OSError, tmp_path / "file", "direct=False"),
+        raises_naming(OSError, path, "direct=False"),
     ):
         read(reader, np.array([0]), catalog)
 
@@ -254,8 +239,7 @@ def test_a_file_system_that_fails_o_direct_when_it_is_read_is_an_error_that_name
 def test_a_container_that_is_replaced_between_its_two_openings_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "container"
     path.write_bytes(bytes(1 << 16))
-    ranges = Ranges.of_columns(np.zeros(16, np.int64), np.arange(16) << 12, np.full(16, 4096))
-    catalog = replace(from_files([str(path)]), ranges=ranges)
+    catalog = catalog_of([path], [(0, row << 12, 4096) for row in range(16)])
     opened = opening.open_each
 
     def replace_meanwhile(fds, paths, flags):

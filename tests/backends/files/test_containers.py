@@ -11,11 +11,12 @@ import pytest
 
 from dali_storage.backends.files import containers
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ContainerChangedError
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import make_batch, read
 from dali_storage.testing.probes import raises_naming
+from tests.kit.file_reading import write_files
+from tests.kit.mapped import catalog_of
 from tests.kit.process import descriptors, room_for
 from tests.kit.tiers import by_tier
 
@@ -30,31 +31,24 @@ def expected(sample):
     return content(sample // 2)[3000:] if sample % 2 else content(sample // 2)[:4000]
 
 
-def catalog_of(directory, count):
-    """Two samples per container; they are written a second time so that time passes."""
-    names = [b"%d" % number for number in range(count)]
-    files = Catalog.from_names(names, [], os.fsencode(directory))
-    starts = np.tile(np.array([0, 3000], np.int64), count)
-    sizes = np.tile(np.array([4000, 3000], np.int64), count)
-    return replace(files, ranges=Ranges.of_columns(np.repeat(np.arange(count), 2), starts, sizes))
-
-
 @pytest.fixture
 def make(tmp_path):
-    """Writes containers long ago; returns the catalog of their ranges."""
+    """Writes containers long ago; returns the catalog of their ranges, two of each."""
 
     def write(count):
-        for number in range(count):
-            (tmp_path / str(number)).write_bytes(content(number))
-            os.utime(tmp_path / str(number), (1, 1))
-        return catalog_of(tmp_path, count)
+        write_files(tmp_path, map(content, range(count)))
+        paths = [tmp_path / str(number) for number in range(count)]
+        for path in paths:
+            os.utime(path, (1, 1))
+        rows = ((number, *it) for number in range(count) for it in ((0, 4000), (3000, 3000)))
+        return catalog_of(paths, [*rows])
 
     return write
 
 
 def paths_open(catalog):
     """The containers that this process has open, once for each descriptor."""
-    return [path for _, path in sorted(descriptors(os.fsdecode(catalog.root)))]
+    return [path for _, path in sorted(descriptors(os.path.dirname(os.fsdecode(catalog.path(0)))))]
 
 
 def check(reader, catalog, samples, lane=0):
@@ -134,11 +128,11 @@ def test_a_container_replaced_while_it_was_closed_is_refused(make, tmp_path, mon
             (tmp_path / "old").rename(tmp_path / "0")
             return before(*arguments)
 
-        before = reader._read
-        monkeypatch.setattr(reader, "_read", put_back)
+        before = reader._engine
+        monkeypatch.setattr(reader, "_engine", put_back)
         with raises_naming(ContainerChangedError, catalog.path(0), "written or replaced"):
             reader.read(batch, 0)
-        monkeypatch.setattr(reader, "_read", before)
+        monkeypatch.setattr(reader, "_engine", before)
         (tmp_path / "old").rename(tmp_path / "0")
         check(reader, catalog, [0, 2])
 
@@ -153,8 +147,8 @@ def test_a_container_written_while_it_is_read_is_refused(make, tmp_path, monkeyp
                 file.write(b"x")
             return before(*arguments)
 
-        before = reader._read
-        monkeypatch.setattr(reader, "_read", write)
+        before = reader._engine
+        monkeypatch.setattr(reader, "_engine", write)
         with raises_naming(ContainerChangedError, catalog.path(2)):
             read(reader, np.array([0, 2]), catalog)
 
@@ -175,12 +169,11 @@ def test_a_container_with_another_mode_or_link_is_not_refused(make, tmp_path, mo
 
 
 def test_a_directory_in_the_path_that_is_another_now_is_noticed(make, tmp_path):
-    make(1)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "0").write_bytes(content(0))
     os.symlink("a", tmp_path / "current")
-    catalog = catalog_of(tmp_path / "current", 1)
+    catalog = catalog_of([tmp_path / "current" / "0"], [(0, 0, 4000)])
     with PythonFileReader(catalog) as reader:
         check(reader, catalog, [0])
         os.unlink(tmp_path / "current")
@@ -214,9 +207,7 @@ def test_a_range_behind_8_gib_is_read(tmp_path):
     with open(tmp_path / "0", "wb") as file:
         file.seek(start)
         file.write(b"right")
-    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
-    ranges = Ranges.of_columns(np.array([0]), np.array([start]), np.array([5]))
-    catalog = replace(files, ranges=ranges)
+    catalog = catalog_of([tmp_path / "0"], [(0, start, 5)])
     for options in ({}, {"direct": True}, {"io": "preadv"}):
         with PythonFileReader(catalog, **options) as reader:
             assert read(reader, np.array([0, 0]), catalog) == [b"right"] * 2
@@ -229,10 +220,9 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
 ):
     """All samples are one span, which is read in pieces of several samples each."""
     size, count, bad = 90_001, 20, 7
-    (tmp_path / "0").write_bytes(np.random.default_rng(0).bytes(size * count))
-    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
+    (tmp_path / "0").write_bytes(os.urandom(size * count))
     rows = np.arange(count)
-    catalog = replace(files, ranges=Ranges.of_columns(rows * 0, rows * size, rows * 0 + size))
+    catalog = catalog_of([tmp_path / "0"], [(0, row * size, size) for row in range(count)])
     left = [2 if fails_again else 1]
 
     def fail(fds, iovecs, starts, rw_flags):
@@ -247,8 +237,8 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         return results
 
     with PythonFileReader(catalog, **options) as reader:
-        whole = reader._read
-        monkeypatch.setattr(reader, "_read", fail)
+        whole = reader._engine
+        monkeypatch.setattr(reader, "_engine", fail)
         with raises_naming(OSError, catalog.path(bad), f"sample {bad}: 90,001 bytes") as caught:
             read(reader, np.array([*range(bad, count), *range(bad)]), catalog)
         assert caught.value.errno == errno.EIO
@@ -260,21 +250,11 @@ def test_the_sample_whose_bytes_cannot_be_read_is_named(
         read(reader, rows, catalog)
 
 
-def test_two_readers_read_one_container(make):
-    catalog = make(2)
-    with PythonFileReader(catalog) as one:
-        with PythonFileReader(catalog, direct=True) as other:
-            check(one, catalog, [0, 3])
-            check(other, catalog, [0, 3])
-        check(one, catalog, [0, 3, 1])
-
-
 def test_a_reader_allocates_nothing_for_each_row_of_a_catalog(tmp_path):
     import tracemalloc
 
-    (tmp_path / "0").write_bytes(content(0))
-    files = Catalog.from_names([b"0"], [], os.fsencode(tmp_path))
     rows = np.zeros(1_000_000, np.int64)
+    files = write_files(tmp_path, [content(0)])
     catalog = replace(files, ranges=Ranges.of_columns(rows, rows, rows + 1))
     tracemalloc.start()
     with PythonFileReader(catalog) as reader:

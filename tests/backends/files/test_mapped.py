@@ -18,14 +18,14 @@ import pytest
 from dali_storage.backends.files import containers, mapped
 from dali_storage.backends.linux import libc, mapping
 from dali_storage.backends.python_file import PythonFileReader
-from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import NotMapped
 from dali_storage.contract.ranges import Ranges
-from dali_storage.samples.discovery import from_files
 from dali_storage.testing import RangeTests, ReaderTests
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
 from dali_storage.testing.reading import in_lane, read
+from tests.kit.file_reading import write_files
+from tests.kit.mapped import catalog_of
 from tests.kit.paths import ROOT
 from tests.kit.process import descriptors, is_mapped
 from tests.kit.tiers import by_tier
@@ -136,10 +136,7 @@ def test_many_spans_are_populated_by_one_batch(tmp_path, monkeypatch):
     count, size = 500, 5 * mmap.PAGESIZE
     random = np.random.default_rng(0)
     contents = [random.bytes(count * size) for _ in range(5)]
-    for number, content in enumerate(contents):
-        (tmp_path / str(number)).write_bytes(content)
-    files = Catalog.from_names([b"%d" % number for number in range(5)], [], os.fsencode(tmp_path))
-    rows = np.arange(count * 5)
+    files, rows = write_files(tmp_path, contents), np.arange(count * 5)
     ranges = Ranges.of_columns(rows // count, rows % count * size, rows * 0 + 10)
     catalog = replace(files, ranges=ranges)
     order = random.permutation(rows)
@@ -157,9 +154,8 @@ def test_ranges_behind_8_gib_are_viewed(tmp_path):
             for start in starts:
                 file.seek(start)
                 file.write(b"right")
-    files = Catalog.from_names([b"0", b"1"], [], os.fsencode(tmp_path))
-    columns = np.repeat([0, 1], 2), np.tile(starts, 2), np.full(4, 5)
-    catalog = replace(files, ranges=Ranges.of_columns(*columns))
+    rows = [(number, start, 5) for number in (0, 1) for start in starts]
+    catalog = catalog_of([tmp_path / "0", tmp_path / "1"], rows)
     with PythonFileReader(catalog, io="mmap") as reader:
         assert bytes_of(views(reader, [3, 0, 2, 1])) == [b"right"] * 4
 
@@ -171,7 +167,7 @@ def test_what_cannot_be_populated_is_read_and_so_named(packed, monkeypatch):
         assert views(reader, samples) is None
         assert not reader.hot(samples)
         assert read(reader, samples, packed) == packed_contents()
-        reader._read = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
+        reader._engine = lambda fds, iovecs, starts, flags: np.full(len(starts), -errno.EIO)
         with raises_naming(OSError, packed.path(4), "sample 4: 513 bytes"):
             read(reader, np.array([4]), packed)
 
@@ -203,7 +199,7 @@ with PythonFileReader(catalog, io="mmap") as reader:
     for call in (lambda: views(reader, [12]), lambda: reader.views(np.array([12]), 0)):
         try:
             call()
-        except (ContainerChangedError, FileNotFoundError) as error:
+        except ContainerChangedError as error:
             print(type(error).__name__, error.filename == os.fsdecode(catalog.path(12)))
     last = bytes(found.slices()[0])
     print("same" if last == packed_contents()[12] else "other", flush=True)
@@ -221,13 +217,6 @@ def change(path, way):
         with open(path, "r+b") as file:
             file.seek(1 << 19)
             file.write(b"new bytes")
-    elif way == "replace":
-        twin = path.with_name("twin")
-        twin.write_bytes(bytes(path.stat().st_size))
-        os.utime(twin, (1, 1))
-        os.replace(twin, path)
-    elif way == "unlink":
-        path.unlink()
 
 
 @pytest.mark.parametrize(
@@ -235,12 +224,6 @@ def change(path, way):
     [
         ("truncate", -signal.SIGBUS, ["ContainerChangedError True"] * 2),
         ("rewrite", 0, ["ContainerChangedError True"] * 2 + ["other"]),
-        pytest.param(
-            "replace", 0, ["ContainerChangedError True"] * 2 + ["same"], marks=pytest.mark.long
-        ),
-        pytest.param(
-            "unlink", 0, ["FileNotFoundError True"] * 2 + ["same"], marks=pytest.mark.long
-        ),
         ("write to the view", -signal.SIGSEGV, ["same"]),
     ],
 )
@@ -255,51 +238,34 @@ def test_a_container_that_is_broken_under_its_views(tmp_path, way, status, print
 # --- Refused, and copied instead -----------------------------------------------------------------
 
 
-def test_what_cannot_be_mapped_is_refused_by_name(packed, monkeypatch, tmp_path):
-    with pytest.raises(ValueError, match=r"io='mmap' and direct=True exclude each other"):
-        PythonFileReader(packed, io="mmap", direct=True)
-    with pytest.raises(ValueError, match=r"io='mmap' is for containers: .* leave out io"):
-        PythonFileReader(from_files(["x"]), io="mmap")
+def test_more_containers_than_can_be_mapped_are_refused(packed, monkeypatch, tmp_path):
     (tmp_path / "most").write_text("11\n")
     monkeypatch.setattr(mapped, "_MOST", tmp_path / "most")
     with pytest.raises(ValueError, match=r"3 containers are more than a quarter .* \(11\)"):
         PythonFileReader(packed, io="mmap")
 
 
-def no_old_kernel(monkeypatch):
-    monkeypatch.setattr(mapping, "_POPULATE_READ", 1_000_000)
-
-
-def no_addresses(monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(mapping, "reserve", refuse)
-
-
-def no_local_disk(monkeypatch):
-    monkeypatch.setattr(mapped, "is_local", lambda path: not path.endswith(b"2"))
-
-
-def limited(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 46, resource.RLIM_INFINITY))
+def no_addresses(*_):
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
 
 @pytest.mark.parametrize(
-    ("lack", "why"),
+    ("module", "name", "value", "why"),
     [
-        (limited, r"RLIMIT_AS.*ulimit -v unlimited"),
-        (no_old_kernel, r"use Linux 5\.14 or newer"),
-        (no_addresses, r"cannot map 8,388,608 bytes"),
-        (no_local_disk, r"container2 is not on a known local file system"),
+        (resource, "getrlimit", lambda _: (1 << 46, -1), r"RLIMIT_AS.*ulimit -v unlimited"),
+        (mapping, "_POPULATE_READ", 1_000_000, r"use Linux 5\.14 or newer"),
+        (mapping, "reserve", no_addresses, r"cannot map 8,388,608 bytes"),
+        (mapped, "is_local", lambda it: not it.endswith(b"2"), r"container2 is not on a known loc"),
     ],
 )
-def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(packed, monkeypatch, lack, why):
+def test_where_maps_are_not_safe_batches_are_copied_with_a_warning(
+    packed, monkeypatch, module, name, value, why
+):
     *_, status = PythonFileReader.devices()  # for the doctor
     assert (status.name, status.problem) == ("io='mmap'", None)
-    lack(monkeypatch)
+    monkeypatch.setattr(module, name, value)
     *_, status = PythonFileReader.devices()
-    assert (status.problem is None) == (lack in (no_addresses, no_local_disk))
+    assert (status.problem is None) == (name in ("reserve", "is_local"))
     with pytest.warns(NotMapped, match=rf"copied despite io='mmap': .*{why}") as seen:
         reader = PythonFileReader(packed, io="mmap")
     assert seen[0].filename == __file__

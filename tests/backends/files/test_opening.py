@@ -14,9 +14,9 @@ from dali_storage.backends.linux import engines, libc
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.catalog import open_regular
 from dali_storage.contract.ranges import Ranges
-from dali_storage.samples.discovery import from_files
 from dali_storage.testing import fill, make_known_batch, read
 from dali_storage.testing.probes import raises_naming
+from tests.kit.file_reading import write_files
 from tests.kit.interrupts import interrupted
 from tests.kit.process import descriptors, leased
 
@@ -29,9 +29,7 @@ def test_a_remote_file_system_is_read_without_the_interpreter_lock(tmp_path, mon
     monkeypatch.setattr(libc, "openat2_with_gil", None)
     monkeypatch.setattr(libc, "statx_with_gil", None)
     contents = [bytes([index]) * 5000 * index for index in range(5)]
-    for index, content in enumerate(contents):
-        (tmp_path / f"{index}").write_bytes(content)
-    files, rows = from_files([f"{tmp_path}/{index}" for index in range(5)]), np.arange(5)
+    files, rows = write_files(tmp_path, contents), np.arange(5)
     containers = replace(files, ranges=Ranges.of_columns(rows, rows * 0, rows * 5000))
     for catalog in (files, containers):
         with PythonFileReader(catalog) as reader:
@@ -42,9 +40,7 @@ def test_a_remote_file_system_is_read_without_the_interpreter_lock(tmp_path, mon
 @pytest.mark.parametrize("how", [*get_args(engines.Io), "direct", "containers"])
 def test_a_file_under_a_lease_is_read_when_the_lease_ends(how, tmp_path):
     contents = [bytes([index]) * 700 for index in range(3)]
-    for index, content in enumerate(contents):
-        (tmp_path / f"{index}").write_bytes(content)
-    catalog, rows = from_files([f"{tmp_path}/{index}" for index in range(3)]), np.arange(3)
+    catalog, rows = write_files(tmp_path, contents), np.arange(3)
     if how == "containers":
         catalog = replace(catalog, ranges=Ranges.of_columns(rows, rows * 0, rows * 0 + 700))
     options = {"io": how} if how in get_args(engines.Io) else {"direct": how == "direct"}

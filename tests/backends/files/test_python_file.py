@@ -1,7 +1,8 @@
 import errno
 import os
-from dataclasses import replace
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,8 +11,7 @@ import pytest
 from dali_storage.backends.linux import aio, engines
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleSizeChanged
-from dali_storage.contract.ranges import Ranges
-from dali_storage.samples.discovery import from_directory, from_files
+from dali_storage.samples.discovery import from_files
 from dali_storage.testing import (
     RangeTests,
     ReaderTests,
@@ -21,7 +21,8 @@ from dali_storage.testing import (
 )
 from dali_storage.testing.packing import packed_contents, write_packed
 from dali_storage.testing.probes import raises_naming
-from tests.kit.file_reading import FileTests, of_reading, yielding
+from tests.kit.file_reading import FileTests, of_reading, write_files, yielding
+from tests.kit.mapped import catalog_of
 from tests.kit.sandbox import IO_SETUP, IO_URING_SETUP, PREADV2, run_without
 from tests.kit.tiers import by_tier
 
@@ -42,13 +43,6 @@ class TestAio(RangeTests, ReaderTests):
         return PythonFileReader(catalog, io="aio")
 
 
-@pytest.mark.long
-@of_reading
-class TestOneLane(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, lanes=1)
-
-
 @of_reading
 class TestDirect(RangeTests, ReaderTests):
     def open(self, catalog):
@@ -63,25 +57,15 @@ class TestPreadv(RangeTests, ReaderTests):
         return PythonFileReader(catalog, io="preadv")
 
 
-@pytest.mark.long
-@of_reading
-class TestPreadvDirect(RangeTests, ReaderTests):
-    def open(self, catalog):
-        return PythonFileReader(catalog, io="preadv", direct=True)
-
-
-def test_a_reader_that_opens_for_writing_does_not_pass(tmp_path):
+def test_a_reader_that_opens_for_writing_does_not_pass(one_file):
     class Writing(ReaderTests):
         def open(self, catalog):
             reader = PythonFileReader(catalog)
             reader._files.flags |= os.O_RDWR
             return reader
 
-    (tmp_path / "class").mkdir()
-    (tmp_path / "class" / "file").write_bytes(b"bytes")
-    catalog = from_directory(tmp_path, file_filters="*")
     with pytest.raises(AssertionError):
-        Writing().test_files_are_opened_for_reading_only(catalog)
+        Writing().test_files_are_opened_for_reading_only(one_file)
 
 
 class TestFiles(FileTests):
@@ -117,18 +101,25 @@ def test_a_file_replaced_by_a_fifo_does_not_block(one_file, tmp_path):
             reader.sizes(np.array([0]), 0)
 
 
-def test_io_uring_is_refused_for_ranges(tmp_path):
-    (tmp_path / "class").mkdir()
-    with pytest.raises(ValueError, match=r"is for whole files.*leave out io"):
-        PythonFileReader(write_packed(tmp_path), io="io_uring")
+@pytest.mark.parametrize(
+    ("options", "of_ranges", "words"),
+    [
+        ({"io": "io_uring"}, True, "is for whole files.*leave out io"),
+        ({"io": "mmap", "direct": True}, True, "io='mmap' and direct=True exclude each other"),
+        ({"io": "mmap"}, False, "io='mmap' is for containers: .* leave out io"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(tmp_path, options, of_ranges, words):
+    catalog = catalog_of([tmp_path / "x"], [(0, 0, 1)]) if of_ranges else from_files(["x"])
+    with pytest.raises(ValueError, match=words):
+        PythonFileReader(catalog, **options)
 
 
 @pytest.mark.parametrize(("given", "of_ranges"), [(None, 3), (1, 1), (64, 64)])
 def test_lanes_copy_ranges_on_all_processors(monkeypatch, given, of_ranges):
     monkeypatch.setattr("dali_storage.backends.python_file.processors", lambda: 3)
-    files = from_files(["x"])
-    ranges = Ranges.of_columns(np.array([0]), np.array([0]), np.array([1]))
-    for catalog, lanes in ((files, given), (replace(files, ranges=ranges), of_ranges)):
+    ranges = catalog_of([Path("x")], [(0, 0, 1)])
+    for catalog, lanes in ((from_files(["x"]), given), (ranges, of_ranges)):
         with PythonFileReader(catalog, copying_lanes=given) as reader:
             assert (reader.cooperative, reader.copying_lanes) == (True, lanes)
 
@@ -153,64 +144,38 @@ for io in (None, "io_uring", "aio", "preadv"):
 """
 
 
-@pytest.mark.parametrize(
-    ("call", "number", "why"),
-    [
-        (IO_URING_SETUP, errno.EPERM, "Operation not permitted"),
-        (IO_URING_SETUP, errno.ENOSYS, "Function not implemented"),
-        (IO_URING_SETUP + 1, errno.EPERM, "Operation not permitted"),  # io_uring_enter
-    ],
-)
-def test_without_io_uring_kernel_aio_reads(one_file, call, number, why):
-    run = run_without([call], READ, os.fsdecode(one_file.path(0)), number=number)
+IOS = "io_uring", "aio", "preadv"
+WHY = {
+    "io_uring": r"io_uring is refused \({}\); allow io_uring_s.*kernel\.io_uring_disabled=0",
+    "aio": r"kernel AIO: io_setup failed \({}\).*seccomp",
+    "preadv": r"preadv2 failed \({}\)",
+}
+SANDBOXES = [  # what is forbidden; by what is read without io, and by each
+    ([IO_URING_SETUP], errno.EPERM, ["aio", None, "aio", "preadv"]),
+    ([IO_URING_SETUP], errno.ENOSYS, ["aio", None, "aio", "preadv"]),
+    ([IO_URING_SETUP + 1], errno.EPERM, ["aio", None, "aio", "preadv"]),  # io_uring_enter
+    ([IO_URING_SETUP, IO_SETUP], errno.EPERM, ["preadv", None, None, "preadv"]),
+    ([IO_SETUP], errno.EPERM, ["io_uring", "io_uring", None, "preadv"]),
+    ([PREADV2], errno.EPERM, ["io_uring", "io_uring", "aio", None]),
+    ([IO_URING_SETUP, IO_SETUP, PREADV2], errno.EPERM, [None] * 4),
+]
+
+
+@pytest.mark.parametrize(("calls", "number", "reads"), SANDBOXES)
+def test_what_a_sandbox_forbids_is_refused_by_name_and_others_read(one_file, calls, number, reads):
+    run = run_without(calls, READ, os.fsdecode(one_file.path(0)), number=number)
     works, doctor, *lines = run.stdout.splitlines()
-    assert works == "works: True", run.stderr
-    assert f"io_uring is refused ({why})" in doctor
-    assert [lines[0], *lines[2:]] == [
-        "None reads bytes by aio",
-        "aio reads bytes by aio",
-        "preadv reads bytes by preadv",
-    ]
-    assert lines[1].startswith(
-        f"io_uring is refused: io_uring is refused ({why}); allow io_uring_s"
-    )
-    assert "sysctl kernel.io_uring_disabled=0" in lines[1]
-    assert lines[1].endswith("or leave out the python-file option io")
-    assert run.stderr == ""
-
-
-def test_without_io_uring_and_kernel_aio_preadv_reads_with_one_warning(one_file):
-    run = run_without([IO_URING_SETUP, IO_SETUP], READ, os.fsdecode(one_file.path(0)))
-    works, _, *lines = run.stdout.splitlines()
-    assert (works, lines[0]) == ("works: True", "None reads bytes by preadv"), run.stderr
-    assert "aio is refused: kernel AIO: io_setup failed (Operation not permitted)" in lines[2]
-    assert "seccomp" in lines[2]
-    assert lines[2].endswith("or leave out the python-file option io")
-    assert lines[3:] == ["preadv reads bytes by preadv"]
-    assert run.stderr.count("RuntimeWarning: python-file: reading by preadv, which is slower") == 1
-
-
-def test_without_kernel_aio_io_uring_reads(one_file):
-    run = run_without([IO_SETUP], READ, os.fsdecode(one_file.path(0)))
-    works, doctor, *lines = run.stdout.splitlines()
-    assert (works, doctor) == ("works: True", "the doctor: None"), run.stderr
-    assert lines[:2] == ["None reads bytes by io_uring", "io_uring reads bytes by io_uring"]
-    assert run.stderr == ""
-
-
-def test_without_preadv_the_others_read(one_file):
-    run = run_without([PREADV2], READ, os.fsdecode(one_file.path(0)))
-    _, _, *lines = run.stdout.splitlines()
-    assert lines[1:3] == ["io_uring reads bytes by io_uring", "aio reads bytes by aio"], run.stderr
-    assert lines[3].startswith("preadv is refused: preadv2 failed (Operation not permitted)")
-    assert lines[3].endswith("or leave out the python-file option io")
-
-
-def test_without_any_the_backend_is_unavailable(one_file):
-    run = run_without([IO_URING_SETUP, IO_SETUP, PREADV2], READ, os.fsdecode(one_file.path(0)))
-    works, _, *lines = run.stdout.splitlines()
-    assert works == "works: False", run.stderr
-    assert [" is refused: " in line for line in lines] == [True] * 4
+    assert works == f"works: {any(reads)}", run.stderr
+    assert doctor.startswith("the doctor: " + ("None" if reads[1] else "io_uring is refused"))
+    for io, by, line in zip((None, *IOS), reads, lines, strict=True):
+        if by:
+            assert line == f"{io} reads bytes by {by}"
+        elif io:
+            why = WHY[io].format(os.strerror(number))
+            assert re.match(f"{io} is refused: {why}.*or leave out the python-file option io", line)
+    slower = "RuntimeWarning: python-file: reading by preadv, which is slower"
+    assert run.stderr.count(slower) == (reads[0] == "preadv")
+    assert not run.stderr or reads[0] in ("preadv", None)
 
 
 def forget_pages(path, start):
@@ -224,13 +189,12 @@ def forget_pages(path, start):
 @pytest.mark.parametrize("direct", [False, True])
 @pytest.mark.parametrize("io", ["io_uring", "aio", "preadv"])
 def test_what_was_appended_and_is_not_cached_is_seen(tmp_path, old, new, direct, io):
-    content = np.random.default_rng(old).bytes(new)
-    (tmp_path / "file").write_bytes(content[:old])
-    with PythonFileReader(from_files([str(tmp_path / "file")]), direct=direct, io=io) as reader:
+    content, path = np.random.default_rng(old).bytes(new), tmp_path / "0"
+    with PythonFileReader(write_files(tmp_path, [content[:old]]), direct=direct, io=io) as reader:
         batch = make_known_batch(reader, np.array([0]))
-        with open(tmp_path / "file", "ab") as file:
+        with path.open("ab") as file:
             file.write(content[old:])
-        forget_pages(tmp_path / "file", -(-old // 4096) * 4096)
+        forget_pages(path, -(-old // 4096) * 4096)
         with pytest.raises(SampleSizeChanged):
             fill(reader, batch)
         assert read(reader, np.array([0])) == [content]
@@ -244,7 +208,7 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
     catalog = write_packed(tmp_path)
     samples, yielded, cached = np.arange(len(catalog)), list[bool](), [True]
     with PythonFileReader(catalog, io=io) as reader:
-        whole = reader._read
+        whole = reader._engine
 
         def look(fds, iovecs, starts, rw_flags):
             """Whether pages are cached is the test's business, and not the kernel's."""
@@ -254,7 +218,7 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
             return results
 
         assert read(reader, samples, catalog) == packed_contents()  # containers are open from now
-        monkeypatch.setattr(reader, "_read", look)
+        monkeypatch.setattr(reader, "_engine", look)
         for cached[0] in (True, False):
             with yielding(lambda: yielded.append(cached[0])):
                 assert read(reader, samples, catalog) == packed_contents()
@@ -270,10 +234,8 @@ def test_a_turn_is_yielded_before_a_range_blocks_and_kept_while_ranges_are_cache
 @pytest.mark.parametrize("cached", [True, False])
 def test_the_beginning_of_a_large_file_is_read_before_the_rest(tmp_path, io, cached, monkeypatch):
     contents, asked = [bytes(range(250)) * 4000, b"small"], list[list[int]]()
-    for index, content in enumerate(contents):
-        (tmp_path / f"{index}").write_bytes(content)
-    with PythonFileReader(from_files([f"{tmp_path}/{index}" for index in "01"]), io=io) as reader:
-        whole = reader._read
+    with PythonFileReader(write_files(tmp_path, contents), io=io) as reader:
+        whole = reader._engine
 
         def look(fds, iovecs, starts, rw_flags):
             asked.append(iovecs["len"].sum(axis=1).tolist())
@@ -281,7 +243,7 @@ def test_the_beginning_of_a_large_file_is_read_before_the_rest(tmp_path, io, cac
                 return np.full(len(fds), -errno.EAGAIN)
             return whole(fds, iovecs, starts, 0)
 
-        monkeypatch.setattr(reader, "_read", look)
+        monkeypatch.setattr(reader, "_engine", look)
         assert read(reader, np.arange(2)) == contents
     every = [1_000_001, 6]  # the sizes and one byte
     assert asked == [[16384], *([[983_617, 6]] if cached else [[6], every])]
@@ -327,23 +289,16 @@ def stunted_io(request, monkeypatch):
 
 
 def test_a_short_read_is_continued(tmp_path, stunted_io):
-    contents = [
-        np.random.default_rng(size).bytes(size) for size in (0, 999, 1000, 1001, 4096, 9999)
-    ]
-    for index, content in enumerate(contents):
-        (tmp_path / f"{index}").write_bytes(content)
-    with PythonFileReader(
-        from_files([f"{tmp_path}/{index}" for index in range(6)]), io=stunted_io
-    ) as reader:
+    contents = [os.urandom(size) for size in (0, 999, 1000, 1001, 4096, 9999)]
+    with PythonFileReader(write_files(tmp_path, contents), io=stunted_io) as reader:
         assert read(reader, np.arange(6)) == contents
 
 
 def test_a_bad_sector_in_mid_file_is_an_error_and_not_a_change_of_size(
     tmp_path, monkeypatch, stunted_io
 ):
-    (tmp_path / "file").write_bytes(bytes(9999))
     monkeypatch.setattr(Stunted, "bad", 3000)
-    with PythonFileReader(from_files([str(tmp_path / "file")]), io=stunted_io) as reader:
-        with raises_naming(OSError, tmp_path / "file") as caught:
+    with PythonFileReader(write_files(tmp_path, [bytes(9999)]), io=stunted_io) as reader:
+        with raises_naming(OSError, tmp_path / "0") as caught:
             read(reader, np.array([0]))
         assert caught.value.errno == errno.EIO

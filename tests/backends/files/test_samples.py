@@ -8,9 +8,9 @@ import pytest
 from dali_storage.backends.files import opening
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.backends.xnvme_file import XnvmeFileReader
-from dali_storage.samples.discovery import from_files
 from dali_storage.testing import read
 from dali_storage.testing.probes import raises_naming
+from tests.kit.file_reading import write_files
 from tests.kit.process import alone, descriptors, room_for
 from tests.kit.tiers import by_tier
 from tests.kit.xnvme import require_io
@@ -22,9 +22,7 @@ CONTENTS = [bytes([index]) * (1000 * (index % 5)) for index in range(200)]
 def catalog(tmp_path, monkeypatch):
     """Files of `CONTENTS`; lanes wait for each other."""
     monkeypatch.setattr(opening, "_PATIENCE_S", 600)
-    for index, content in enumerate(CONTENTS):
-        (tmp_path / str(index)).write_bytes(content)
-    return from_files([f"{tmp_path}/{index}" for index in range(200)])
+    return write_files(tmp_path, CONTENTS)
 
 
 def is_read_right(reader, lane=0, rounds=1):
@@ -74,9 +72,7 @@ def test_no_descriptor_at_all_is_an_error_that_names_file_and_limit(catalog, mon
 
 
 def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(tmp_path, monkeypatch):
-    for name in "ab":
-        (tmp_path / name).write_bytes(name.encode() * 100)
-    with PythonFileReader(from_files([str(tmp_path / "a"), str(tmp_path / "b")])) as reader:
+    with PythonFileReader(write_files(tmp_path, [b"a" * 100, b"b" * 100])) as reader:
         read(reader, np.array([0]))
 
         def meanwhile(fds, paths, local):
@@ -90,10 +86,7 @@ def test_a_file_whose_size_another_lane_finds_changed_is_sized_again(tmp_path, m
 
 
 def test_files_that_were_sized_and_not_read_do_not_stay_open(tmp_path):
-    for index in range(100):
-        (tmp_path / str(index)).write_bytes(bytes(100))
-    catalog = from_files([f"{tmp_path}/{index}" for index in range(100)])
-    with PythonFileReader(catalog) as reader:
+    with PythonFileReader(write_files(tmp_path, [bytes(100)] * 100)) as reader:
         reader.sizes(np.arange(100), 0)
         assert len(descriptors(tmp_path)) == 64
         reader.sizes(np.arange(3), 0)

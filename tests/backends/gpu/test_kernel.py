@@ -21,7 +21,7 @@ from tests.kit.nvme_sim.trial import BAD_BLOCKS, IMAGE, UNRECOVERED, Trial, asse
 from tests.kit.tiers import by_tier
 
 
-@pytest.fixture(params=[1, 4], ids="{} lanes".format)
+@pytest.fixture(params=[1, pytest.param(4, marks=pytest.mark.long)], ids="{} lanes".format)
 def trial(kernels, controller, request):
     return Trial(HostKernel(kernels(request.param)), controller)
 

@@ -13,7 +13,7 @@ import pytest
 from dali_storage.backends.gpu import layout
 from dali_storage.backends.gpu.module import Launcher
 from dali_storage.contract.errors import BackendUnavailable
-from dali_storage.runtime.lane import run_in_lane
+from dali_storage.runtime.uninterrupted import run_uninterrupted
 from tests.gpu.kernel import make_trial
 from tests.kit import fake_cuda
 from tests.kit.nvme_sim.reads import Reads, Setup
@@ -116,7 +116,7 @@ def test_batches_are_read_right_in_a_lane(gpu, controller):
     def run():
         make_trial(Launcher(1), controller).random_reads_are_right(SETUP, [1, 500, 3], share=8)
 
-    run_in_lane(run)
+    run_uninterrupted(run)
     assert gpu.used == {1}  # no other GPU got a context
     assert gpu.blocks == SETUP.queues
 

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.linux import aio, engines
-from dali_storage.backends.linux.libc import IOVEC
+from dali_storage.backends.linux.libc import make_iovecs
 
 
 def pieces(memory, length):
     """Two pieces of memory per read, each `length` bytes long, one after the other."""
-    starts = memory.ctypes.data + np.arange(0, memory.size, length)
-    iovecs = np.zeros((starts.size // 2, 2), IOVEC)
-    iovecs["base"], iovecs["len"] = starts.reshape(-1, 2), length
-    return iovecs
+    starts = memory.ctypes.data + np.arange(0, memory.size, 2 * length)
+    return make_iovecs((starts, length), (starts + length, length))
 
 
 @pytest.fixture(params=[partial(aio.read, 8), engines.preadv], ids=["aio", "preadv"])

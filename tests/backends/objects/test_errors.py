@@ -4,6 +4,7 @@ import errno
 import socket
 
 import pytest
+from obstore import exceptions
 
 from dali_storage.backends.objects.errors import ShortBodyError, compare, mapped, retryable
 from dali_storage.backends.objects.remote import StoreRemote
@@ -164,6 +165,22 @@ def test_an_index_is_never_compressed_or_of_another_length(store, mode, arg, par
     with pytest.raises(OSError, match=says) as caught:
         StoreRemote(Stores(), 0, True).contents([(URL, *part)])
     assert caught.value.filename == URL.decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours"),
+    [
+        (exceptions.UnauthenticatedError, PermissionError),
+        (exceptions.PermissionDeniedError, PermissionError),
+        (FileNotFoundError, FileNotFoundError),
+        (exceptions.AlreadyExistsError, OSError),
+        (exceptions.PreconditionError, ObjectReplacedError),
+    ],
+)
+def test_a_class_of_obstore_counts_whatever_its_text(kind, ours):
+    error = kind("another text")
+    assert type(mapped(error, URL)) is ours
+    assert not retryable(error)
 
 
 def test_a_redirect_in_a_circle_is_an_error(store):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.object_store import ObjectStoreReader
-from dali_storage.backends.objects import pool as requests
+from dali_storage.backends.objects import threads
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import ObjectReplacedError
 from dali_storage.contract.ranges import Ranges
@@ -327,7 +327,7 @@ def test_the_lane_that_came_first_is_served_first(server, catalog):
 
 @both_transports
 def test_closing_gives_up_a_request_that_hangs(server, catalog, threads_end, monkeypatch):
-    monkeypatch.setattr(requests, "_CLOSING", 0.1)
+    monkeypatch.setattr(threads, "_CLOSING", 0.1)
     reader = ObjectStoreReader(catalog, hedge=0.05, timeout=600)
     server.fail("slow", 1, 600, key=f"data/{BAD:02d}.jpg")
     assert read(reader, ALL[BAD : BAD + 1], catalog) == [CONTENTS[BAD]]

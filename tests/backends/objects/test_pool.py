@@ -8,10 +8,10 @@ from queue import Empty
 
 import pytest
 
+from dali_storage.backends.objects import calls, threads
 from dali_storage.backends.objects import pool as requests
 from dali_storage.backends.objects.errors import ShortBodyError
-from dali_storage.contract.stages import begin
-from dali_storage.observing.activity import Activities
+from dali_storage.contract.stages import Activity, mine
 
 
 class Clock:
@@ -62,8 +62,9 @@ def pool(hedge, threads_end):
 @pytest.fixture
 def clock(pool, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(requests, "time", clock)
-    monkeypatch.setattr(pool, "_closing", clock)
+    for module in (calls, requests, threads):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(pool._threads, "_closing", clock)
     return clock
 
 
@@ -144,7 +145,7 @@ def test_after_an_error_nothing_more_is_asked_for(pool, request_threads, failing
 
 def test_pauses_between_tries_double_up_to_15_seconds(pool, clock):
     """After 1,024 doublings a number is none any more."""
-    pool._retry = 1e6
+    pool._threads._retry = 1e6
 
     def ask(number):
         if len(clock.pauses) < 1100:
@@ -197,27 +198,23 @@ def test_requests_and_retries_are_counted_apart(pool, clock):
         return number
 
     assert answers(pool, ask) == [0]
-    counted = pool.times.merged()
+    counted = pool.pace.times.merged()
     assert {name: it.count for name, it in counted.items()} == {"request": 1, "retry": 2}
     assert counted["request"].total == 10**9
     assert counted["retry"].total == pytest.approx((2 + sum(clock.pauses)) * 10**9)
 
 
-def test_a_report_names_what_has_no_answer_yet(pool):
-    lane, seen = Activities("R", 1).lanes[0], list[str]()
+def test_a_report_names_what_has_no_answer_yet(pool, monkeypatch):
+    lane, seen = Activity("R:0"), list[str]()
 
     def ask(number):
         if number == 7:
             seen.append(lane.describe())
         return number
 
-    lane.adopt()
-    try:
-        begin(0)
-        pool.run(ask, [7], lambda *_: None, lambda *_: OSError(), describe="object {}".format)
-        assert (seen, lane.describe()) == (["object 7"], "")
-    finally:
-        lane.release()
+    monkeypatch.setattr(mine, "activity", lane)
+    pool.run(ask, [7], lambda *_: None, lambda *_: OSError(), describe="object {}".format)
+    assert (seen, lane.describe) == (["object 7"], None)
 
 
 # --- hedging ---

@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,7 @@ def refused(mapped, error, message):
     [
         ({"io": "posix"}, ValueError, "io must be one of io_uring, libaio, emu, thrpool for a bl"),
         ({"io": "io_uring_cmd"}, ValueError, "for a block device, not 'io_uring_cmd'"),
-        (
-            {"max_transfer": 1 << 29},
-            ValueError,
-            "max_transfer must be .* at most \\d+, the largest",
-        ),
+        ({"max_transfer": 1 << 29}, ValueError, "max_transfer must be .* at most \\d+, the larg"),
         ({"uri": "/no/such/device"}, FileNotFoundError, "option uri"),
         ({"uri": "/"}, ValueError, "neither a block device nor an image"),
         ({"uri": "/dev/null"}, ValueError, "not the character device of an NVMe namespace"),
@@ -78,14 +75,8 @@ def test_the_superblock_read_by_a_command_is_compared_with_the_map(xnvme, mapped
 def test_a_namespace_that_cannot_be_read_is_refused(
     xnvme, mapped, monkeypatch, changes, error, message
 ):
-    found = {
-        "kind": "conventional",
-        "size": 320 << 20,
-        "lba_bytes": 512,
-        "has_metadata": False,
-        "max_transfer": 1 << 20,
-    }
-    monkeypatch.setattr(XnvmeDevice, "geometry", lambda _: Geometry(**{**found, **changes}))
+    found = replace(Geometry("conventional", 320 << 20, 512, 1 << 20, False), **changes)
+    monkeypatch.setattr(XnvmeDevice, "geometry", lambda _: found)
     with refused(mapped, error, message):
         mapped.open(XnvmeBlockReader)
 
@@ -176,12 +167,15 @@ def test_everything_is_open_for_reading_only(io, mapped, ext4, monkeypatch):
 # PCI addresses, as far as there is none
 
 
-def test_a_pci_address_needs_the_main_branch(xnvme, mapped):
+def test_a_pci_address_needs_the_main_branch_and_has_no_choice_of_io(xnvme, mapped):
     kind, message = OSError, "lspci -D"  # there is no such controller
     if xnvme.version != "main":
         kind, message = BackendUnavailable, r"0\.7\.5 .* cannot read from a PCI address; use a libx"
     with pytest.raises(kind, match=message):
         mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7")
+    if xnvme.version == "main":
+        with pytest.raises(ValueError, match="io must be left out for a PCI address"):
+            mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7", io="libaio")
 
 
 def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(xnvme, mapped, monkeypatch):
@@ -197,10 +191,3 @@ def test_a_controller_that_cannot_be_opened_says_what_may_be_missing(xnvme, mapp
         monkeypatch.setattr(pci, "needs", lambda _, needs=needs: needs)
         with pytest.raises(BackendUnavailable, match=f"Cannot allocate memory; {remedy}"):
             mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7")
-
-
-def test_a_pci_address_has_no_choice_of_io(xnvme, mapped):
-    if xnvme.version != "main":
-        pytest.skip("only libxnvme's main branch reads from PCI addresses")
-    with pytest.raises(ValueError, match="io must be left out for a PCI address, not 'libaio'"):
-        mapped.open(XnvmeBlockReader, uri="0000:ff:1f.7", io="libaio")

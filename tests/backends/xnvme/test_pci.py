@@ -57,7 +57,6 @@ def test_a_machine_without_sysfs_has_no_controllers(tmp_path):
 
 VFIO, UIO = {"driver": "vfio-pci", "iommu": "DMA-FQ"}, {"driver": "uio_pci_generic"}
 LOCKDOWN = {"lockdown": "none [integrity] confidentiality"}
-NOT_ROOT = {"user": 1000}
 
 
 @pytest.mark.parametrize(
@@ -74,20 +73,13 @@ NOT_ROOT = {"user": 1000}
         (VFIO | {"driver": "nvme"}, "the driver vfio-pci", "unmount its file systems, then driver"),
         ({"driver": "nvme"}, "the driver uio_pci_generic", "unmount its"),
         ({}, "the driver uio_pci_generic", f"driverctl --nosave set-o.* {ADDRESS} "),
-        *(
-            (
-                VFIO | NOT_ROOT | {"meminfo": meminfo},
-                f"512 hugepages of 2 MiB, not {there}, root",
-                "^sysctl vm.nr_hugepages=512; run as root$",
-            )
-            for meminfo, there in (
-                (ENOUGH.replace("512", "511"), 511),
-                (ENOUGH.replace("2048", "1048576"), 0),
-                ("MemTotal: 1 kB", 0),
-            )
-        ),
+        *((VFIO | {"user": 1000, "meminfo": meminfo},
+           f"512 hugepages of 2 MiB, not {there}, root",
+           "^sysctl vm.nr_hugepages=512; run as root$")
+          for meminfo, there in ((ENOUGH.replace("512", "511"), 511),
+                                 (ENOUGH.replace("2048", "1048576"), 0), ("MemTotal: 1 kB", 0))),
     ],
-)
+)  # fmt: skip
 def test_a_controller_is_listed_with_all_that_it_needs(
     tmp_path, monkeypatch, machine, reason, remedy
 ):
@@ -105,10 +97,11 @@ def test_a_controller_is_listed_with_all_that_it_needs(
         assert ("unmount" in status.problem.remedy) == (driver == "nvme")
 
 
-@pytest.mark.parametrize("driver", ["nvme", None])
-def test_a_controller_without_a_user_space_driver_is_refused(tmp_path, driver):
+@pytest.mark.parametrize(
+    ("driver", "bound"), [("nvme", "it is bound to the driver 'nvme'"), (None, "it has no driver")]
+)
+def test_a_controller_without_a_user_space_driver_is_refused(tmp_path, driver, bound):
     controller(tmp_path, driver)
-    bound = f"it is bound to the driver '{driver}'" if driver else "it has no driver"
     with pytest.raises(BackendUnavailable, match=bound) as caught:
         pci.require_user_space_driver(ADDRESS, str(tmp_path))
     assert f"driverctl --nosave set-override {ADDRESS} uio_pci_generic" in caught.value.remedy
@@ -119,7 +112,6 @@ def test_a_controller_without_a_user_space_driver_is_refused(tmp_path, driver):
 def test_a_controller_with_a_user_space_driver_is_accepted(tmp_path, driver):
     controller(tmp_path, driver)
     pci.require_user_space_driver(ADDRESS, str(tmp_path))
-    assert pci.driver_of(ADDRESS, str(tmp_path)) == driver
 
 
 def test_a_device_that_is_not_a_controller_is_refused(tmp_path):
@@ -181,8 +173,4 @@ def test_a_serial_number_is_read_as_the_kernel_writes_it(serial, known):
 def test_unique_names_come_first():
     serial, wwids = identify(open_controller(bytes(range(16)), bytes(range(1, 9))))
     assert serial == SERIAL
-    assert wwids == (
-        "eui.000102030405060708090a0b0c0d0e0f",
-        "eui.0102030405060708",
-        NAMED_BY_MODEL,
-    )
+    assert wwids == ("eui.000102030405060708090a0b0c0d0e0f", "eui.0102030405060708", NAMED_BY_MODEL)

@@ -21,11 +21,7 @@ from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import fill, make_batch, read
 from dali_storage.testing.probes import raises_naming, require_no_leak
 from tests.kit.file_reading import of_reading
-from tests.kit.mapped import (
-    NEEDS_ROOT,
-    OnDisk,
-    RawDiskTests,
-)
+from tests.kit.mapped import NEEDS_ROOT, OnDisk, RawDiskTests
 from tests.kit.xnvme import offers, require_io
 
 pytestmark = NEEDS_ROOT
@@ -93,7 +89,7 @@ class TestThrpoolOnXfsOf4096ByteSectors(OfXnvmeBlock):
 
 
 class TestOnDisks(RawDiskTests):
-    backend, name = XnvmeBlockReader, "xnvme-block"
+    backend = XnvmeBlockReader
     retries: ClassVar[list[dict[str, int]]] = [{"retries": 3}, {"retries": 0}]
     outcomes: ClassVar[dict[str, str]] = {
         "error": "cannot read",

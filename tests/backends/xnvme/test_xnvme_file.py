@@ -11,13 +11,7 @@ from dali_storage.backends.xnvme.queue import Queue
 from dali_storage.backends.xnvme_file import XnvmeFileReader
 from dali_storage.contract.errors import BackendUnavailable, SampleSizeChanged
 from dali_storage.samples.discovery import from_files
-from dali_storage.testing import (
-    RangeTests,
-    ReaderTests,
-    fill,
-    make_known_batch,
-    read,
-)
+from dali_storage.testing import RangeTests, ReaderTests, fill, make_known_batch, read
 from dali_storage.testing.probes import raises_naming, require_no_leak
 from tests.kit.file_reading import FileTests, of_reading
 from tests.kit.process import room_for

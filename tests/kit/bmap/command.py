@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bmap_tools.__main__ import main
-from tests.kit.devices import Disk
+from tests.kit.devices import Disk, run
 from tests.kit.paths import ROOT
 
 
@@ -57,17 +57,19 @@ def entries(bmap: Path) -> dict[str, list[Any]]:
     return {path: rest for path, *rest in load(bmap)["files"]}
 
 
-def through_the_image(made: Disk, bmap: Path, path: str) -> bytes:
-    """A file's bytes as its extents find them in the image of the whole disk."""
-    os.sync()
-    size, *_, extents = entries(bmap)[path]
-    content = bytearray(-(-size // 4096) * 4096)
+def through_the_image(made: Disk, bmap: Path) -> dict[str, bytes]:
+    """The bytes of the mapped files, as their extents find them in the image of the whole disk."""
+    run("sync", "--file-system", str(made.mount))
+    content, found = load(bmap), {}
     with open(made.image, "rb") as image:
-        for logical, physical, length in extents:
-            if physical is not None:
-                image.seek(load(bmap)["device"]["start"] + physical)
-                content[logical : logical + length] = image.read(length)
-    return bytes(content[:size])
+        for path, size, *_, extents in content["files"]:
+            written = bytearray(-(-size // 4096) * 4096)
+            for logical, physical, length in extents if isinstance(extents, list) else ():
+                if physical is not None:
+                    image.seek(content["device"]["start"] + physical)
+                    written[logical : logical + length] = image.read(length)
+            found[path] = bytes(written[:size])
+    return found
 
 
 def printed(status: int, *arguments: object) -> tuple[str, str]:

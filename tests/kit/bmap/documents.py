@@ -260,24 +260,6 @@ def documents(draw: st.DrawFn) -> Json:
     }
 
 
-Edit = Callable[[Json], object]
-
-
-def put(*keys: Any) -> Edit:
-    """Set the member or element that the first of `keys` lead to; the last one is its value."""
-    *path, key, value = keys
-
-    def edit(plain: Json) -> None:
-        functools.reduce(lambda inner, step: inner[step], path, plain)[key] = value
-
-    return edit
-
-
-def drop(*keys: Any) -> Edit:
-    *path, key = keys
-    return lambda plain: functools.reduce(lambda inner, step: inner[step], path, plain).pop(key)
-
-
 def as_saved(plain: Json) -> str:
     """By lines, as save() writes: the only layout that is read in groups of rows."""
     members = (f"{json.dumps(name)}: {json.dumps(plain[name])},\n" for name in plain)

@@ -1,10 +1,11 @@
-"""Hostile files on a disk and their map, for the readers that use libxnvme."""
+"""Files on disks and their maps: hostile ones, and a few."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+import bmap_tools
 from dali_storage.backends.xnvme_block import XnvmeBlockReader
 from dali_storage.contract.catalog import Catalog
 from dali_storage.samples.discovery import from_directory
@@ -13,7 +14,6 @@ from tests.kit.devices import make_file_system, mounted
 from tests.kit.layouts import contents_of, make_hostile_files, make_map
 from tests.nvme_vm import plan
 from tests.nvme_vm.guest import controllers
-from tests.nvme_vm.guest.block import require_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,19 @@ def make_layout(directory: Path, sector: int, file_system: str) -> Layout:
     with mounted(node, directory / "mnt"):
         make_hostile_files(directory / "mnt/class", seed=sector)
         bmap = make_map(directory / "mnt", directory / "bmap.json")
-        require_layout(bmap, sector, start)
+        mapped = bmap_tools.load(bmap)
+        device = mapped.device
+        found = device.logical_block_size, device.start, device.serial
+        assert found == (sector, start, plan.EMPTY[sector])
+        assert len(mapped.extents) > 600
         catalog = from_directory(directory / "mnt", file_filters="*")
         return Layout(node, disk, plan.EMPTY[sector], catalog, contents_of(catalog), bmap)
+
+
+def plant(root: Path, seed: int) -> Catalog:
+    """20 files of random bytes."""
+    random = np.random.default_rng(seed)
+    (root / "class").mkdir()
+    for index in range(20):
+        (root / "class" / f"{index:02d}").write_bytes(random.bytes(50_000 + index))
+    return from_directory(root, file_filters="*")

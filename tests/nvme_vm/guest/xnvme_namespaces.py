@@ -11,8 +11,7 @@ from tests.kit.devices import make_file_system, mounted, run
 from tests.kit.layouts import contents_of, make_map
 from tests.nvme_vm import plan
 from tests.nvme_vm.guest import controllers, ways
-from tests.nvme_vm.guest.block import plant
-from tests.nvme_vm.guest.hostile import Layout
+from tests.nvme_vm.guest.hostile import Layout, plant
 
 
 def filled(directory, serial, nsid=1):

@@ -14,7 +14,7 @@ from tests.kit.devices import make_file_system, mounted
 from tests.kit.layouts import make_map
 from tests.nvme_vm import plan
 from tests.nvme_vm.guest import controllers, vram, ways
-from tests.nvme_vm.guest.block import plant
+from tests.nvme_vm.guest.hostile import plant
 from tests.nvme_vm.guest.removal import failure_when_taken_out
 
 TIMEOUT = 15.0  # seconds; users wait longer for a controller that does not answer

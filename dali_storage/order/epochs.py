@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
-from ...order import OrderOptions
-from ...order.ordering import Remainder
-from ...order.shards import Shards, rounds
+from .options import OrderOptions
+from .ordering import Remainder
+from .shards import Shards, rounds
 
 LastBatch: TypeAlias = Literal["partial", "drop", "pad"]
 

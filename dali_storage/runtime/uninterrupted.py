@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from .waiting import Item, take
 
 
-def run_in_lane(call: Callable[[], Item]) -> Item:
+def run_uninterrupted(call: Callable[[], Item]) -> Item:
     """Run `call` in a thread, where no Ctrl-C interrupts it, and return its result.
 
     For reads outside of batches. A Ctrl-C is raised when `call` has ended.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ...contract._types import IntArray
+from ..contract._types import IntArray
 
 KeyArray: TypeAlias = npt.NDArray[np.uint64]
 

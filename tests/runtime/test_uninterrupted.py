@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 
-from dali_storage.runtime import lane
-from dali_storage.runtime.lane import run_in_lane
+from dali_storage.runtime import uninterrupted
+from dali_storage.runtime.uninterrupted import run_uninterrupted
 from tests.kit.process import without_collector
 
 INTERRUPTED = """
 import os, signal, threading, time
-from dali_storage.runtime.lane import run_in_lane
+from dali_storage.runtime.uninterrupted import run_uninterrupted
 signal.signal(signal.SIGINT, signal.default_int_handler)
 ended = []
 def read():
@@ -23,7 +23,7 @@ def read():
     time.sleep(0.1)
     ended.append(threading.current_thread() is threading.main_thread())
 try:
-    run_in_lane(read)
+    run_uninterrupted(read)
 except KeyboardInterrupt:
     print("interrupted", ended)
 """
@@ -41,7 +41,7 @@ def test_an_error_is_raised_and_keeps_nothing_alive():
     gone = weakref.ref(call)
     with without_collector():
         with pytest.raises(OSError, match="it fails") as caught:
-            run_in_lane(call)
+            run_uninterrupted(call)
         del caught, call
         assert gone() is None
 
@@ -60,6 +60,6 @@ def test_a_thread_that_cannot_be_started_is_an_error(monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(lane, "start_new_thread", refuse)
+    monkeypatch.setattr(uninterrupted, "start_new_thread", refuse)
     with pytest.raises(RuntimeError, match="can't start"):
-        run_in_lane(partial(int, "1"))
+        run_uninterrupted(partial(int, "1"))

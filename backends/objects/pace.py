@@ -1,0 +1,72 @@
+"""How many requests are sent at once, by the response times of the store."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+from ...runtime.histogram import Times
+
+_FEW, _QUICK = 16, 0.01  # requests: more do not help if a store responds within so many seconds
+
+
+class Pace:
+    """Permits for requests, and the times that these took; for any number of threads.
+
+    Attributes:
+        most: permits.
+        few: as many as an engine uses until the store is slow.
+        times: how long each "request", "retry" and "hedge" took.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.few, self.times = most, min(_FEW, most), Times()
+        self._permits = SimpleQueue[None]()
+        self._wake: Callable[[], None] | None = None
+        self._recent: deque[float] = deque(maxlen=_FEW)  # seconds; empty before the first answer
+        self.end()
+
+    @property
+    def reached(self) -> bool:
+        """True once the store has answered."""
+        return bool(self._recent)
+
+    def take(self) -> None:
+        """Wait for a permit."""
+        self._permits.get()
+
+    def try_take(self, wake: Callable[[], None]) -> bool:
+        """Take a permit, if there is one; otherwise, `wake` is called once there is."""
+        for waiting in (None, wake):  # twice, as a permit may be given back meanwhile
+            self._wake = waiting
+            try:
+                self._permits.get_nowait()
+                return True
+            except Empty:
+                pass
+        return False
+
+    def give_back(self) -> None:
+        self._permits.put(None)
+        wake, self._wake = self._wake, None
+        if wake:
+            wake()
+
+    def end(self) -> None:
+        """Give so many permits that nobody waits any more."""
+        for _ in range(self.most):
+            self._permits.put(None)
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Note a time; those of a "request", which was answered, are response times."""
+        if kind == "request":
+            self._recent.append(seconds)
+        self.times.record(threading.get_ident(), {kind: round(1e9 * seconds)})
+
+    def grown(self, count: int) -> int:
+        """One more than `count` requests if the store, not a processor, is slow; or the same."""
+        recent = sorted(self._recent.copy())
+        slow = bool(recent) and recent[len(recent) // 2] > _QUICK
+        return count + (slow and count < self.most)

@@ -1,0 +1,145 @@
+"""Blocking requests, each in a thread, with retries: the engine of obstore.
+
+Threads, not obstore's asyncio: the interpreter aborts if it ends while an asyncio callback runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
+
+from ...runtime.machine import show_name, start_thread
+from .calls import Call
+from .errors import retryable
+from .pace import Pace
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_store's defaults, too
+_CLOSING = 3.0  # seconds that close() waits for abandoned requests
+
+_Queue: TypeAlias = SimpleQueue[tuple[Call[Any, Any], int] | None]
+
+
+class RequestThreads:
+    """Calls `Call.ask` for all items, first come, first served. Writes to no place."""
+
+    def __init__(self, pace: Pace, retry: float, twins: int) -> None:
+        """Start no thread yet. `twins`: threads for hedging; the rest is as for `RequestPool`."""
+        self._pace, self._retry, self._extra = pace, retry, twins
+        self._queue, self._again = _Queue(), _Queue()
+        self._threads: list[threading.Thread] = []
+        self._twins: list[threading.Thread] = []
+        self._starting = threading.Lock()
+        self._retrying: set[int] = set()  # threads
+        self._closed = False
+        self._closing = SimpleQueue[None]()  # not empty once closed
+
+    @property
+    def retries(self) -> bool:
+        """True while a request is repeated after a failure."""
+        return bool(self._retrying)
+
+    def send(self, call: Call[Any, Any], positions: Iterable[int]) -> None:
+        """Request items of a call. Raises RuntimeError if no thread can be started."""
+        for position in positions:
+            self._queue.put((call, position))
+        self._start_threads(self._pace.few)
+
+    def hedge(self, call: Call[Any, Any], position: int) -> None:
+        """Request an item once more, without a permit. Errors are ignored: the first goes on."""
+        self._again.put((call, position))
+
+    def cancel(self) -> None:
+        """Begin no request any more. Does not wait."""
+        self._closed = True
+        self._closing.put(None)
+        self._pace.end()
+
+    def close(self) -> None:
+        """End the threads, after `cancel()`; wait for at most 3 seconds."""
+        self._queue.put(None)
+        self._again.put(None)
+        until = time.monotonic() + _CLOSING
+        for thread in [*self._threads, *self._twins]:
+            if thread is not threading.current_thread():
+                thread.join(max(until - time.monotonic(), 0))
+
+    def _start_threads(self, most: int) -> None:
+        """Start threads for queued items, up to `most`; at the machine's limit, one suffices."""
+        with self._starting:
+            queued = min(most, len(self._threads) + self._queue.qsize())
+            try:
+                self._start(self._threads, queued, self._work)
+                self._start(self._twins, self._extra, self._work_again)
+            except RuntimeError:
+                if not self._threads:
+                    raise
+
+    def _start(self, threads: list[threading.Thread], most: int, work: Callable[[], None]) -> None:
+        while len(threads) < most:
+            # A daemon: at exit Python joins all others, and this one may wait for a store.
+            name = f"dali_storage:get:{len(self._threads) + len(self._twins)}"
+            thread = threading.Thread(target=work, name=name, daemon=True)
+            start_thread(thread, "raise the limit, or give fewer requests")
+            threads.append(thread)
+
+    def _jobs(self, queue: _Queue) -> Iterator[tuple[Call[Any, Any], int]]:
+        """The items of a queue that are still needed, until the end."""
+        while (job := queue.get()) is not None and not self._closed:
+            if job[0].needs(job[1]):
+                yield job
+            del job  # otherwise its answers would stay in memory until the next job
+        queue.put(None)  # for the next thread
+
+    def _work(self) -> None:
+        show_name()
+        for call, position in self._jobs(self._queue):
+            self._pace.take()
+            try:
+                answer = self._ask(call, position)
+            except BaseException as error:  # a panic of Rust is no Exception
+                answer = error
+            self._pace.give_back()
+            call.answer(position, answer)
+            del call, answer
+
+    def _work_again(self) -> None:
+        show_name()
+        for call, position in self._jobs(self._again):
+            asked = time.monotonic()
+            with contextlib.suppress(BaseException):
+                call.answer(position, call.ask(call.items[position]))
+            self._pace.note("hedge", time.monotonic() - asked)
+            del call
+
+    def _ask(self, call: Call[Any, Any], position: int) -> Any:
+        """Retry until there is an answer, a permanent error, or no need any more."""
+        thread, pause = threading.get_ident(), _FIRST_PAUSE
+        began = call.begin(position)
+        try:
+            while call.needs(position):
+                asked = time.monotonic()
+                try:
+                    answer = call.ask(call.items[position])
+                except BaseException as error:
+                    seconds = pause * random.uniform(0.5, 1)
+                    late = time.monotonic() + seconds > began + self._retry
+                    if late or not retryable(error, self._pace.reached):
+                        raise
+                    self._retrying.add(thread)
+                    with contextlib.suppress(Empty):
+                        self._closing.put(self._closing.get(timeout=seconds))
+                        raise
+                    self._pace.note("retry", time.monotonic() - asked)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    self._pace.note("request", time.monotonic() - asked)
+                    if self._queue.qsize():
+                        self._start_threads(self._pace.grown(len(self._threads)))
+                    return answer
+        finally:
+            self._retrying.discard(thread)

@@ -1,0 +1,113 @@
+"""The families of the project: what each brings, and what is removed with it.
+
+A *family* is what only some users need: a container format, a backend, an argument, a command. The
+*core* is the rest. Nobody loads a family that nobody asks for, and without it all goes on but what
+it brings. The rows are in families.md, which docs/design.md repeats; only messages load them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from traceback import walk_tb
+from typing import NamedTuple
+
+from .errors import BackendUnavailable
+
+
+class Family(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: its name.
+        brings: what users call or give.
+        modules: folders, with what is in them, and modules, by their whole names.
+        needs: the names of the families that its modules import.
+        extra: the extra of pyproject.toml with its packages; "": none.
+        packages: what needs a package, by the name of the package's module.
+        commands: what a command of `python -m dali_storage` does, by its name.
+        tests: patterns of the files of its tests.
+        page: its page in docs/.
+    """
+
+    name: str
+    brings: str
+    modules: list[str]
+    needs: list[str]
+    extra: str
+    packages: Mapping[str, str]
+    commands: Mapping[str, str]
+    tests: list[str]
+    page: str
+
+    @property
+    def install(self) -> str:
+        """The command that installs its packages."""
+        return f"pip install 'dali-storage[{self.extra}]'"
+
+    def lacks(self, module: str) -> BackendUnavailable | None:
+        """The error for a missing module that is its own, or that it needs; None: no such one."""
+        if self.name != "core" and family_of(module) is self:
+            what = f"{self.brings}: this installation has no {module}"
+            return BackendUnavailable(what, "install a complete dali-storage")
+        if what := self.packages.get(package := module.partition(".")[0], ""):
+            what = f"{what}: the package {package} is not installed"
+            return BackendUnavailable(what, self.install)
+        return None
+
+    def missing(self) -> Iterator[BackendUnavailable]:
+        """All that is missing here."""
+        names = (it for it in (*self.modules, *self.packages) if not _exists(it))
+        return filter(None, map(self.lacks, names))
+
+
+def family_of(module: str) -> Family:
+    """The family with a module; the core for all others."""
+    found = {
+        folder: family
+        for family in FAMILIES.values()
+        for folder in family.modules
+        if f"{module}.__init__.".startswith(f"{folder}.")
+    }
+    return found[max(found, key=len)] if found else FAMILIES["core"]
+
+
+def explain(error: ModuleNotFoundError) -> None:
+    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it."""
+    name = error.name or ""
+    importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
+    families = [family_of(it) for it in (name, *reversed(importers))]
+    family = next((it for it in families if it.name != "core"), FAMILIES["core"])
+    if problem := family.lacks(name):
+        raise problem from error
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError as error:  # of a folder around it, or of what this imports
+        return not module.startswith(error.name or ".")
+
+
+def _row(line: str) -> Family:
+    name, brings, modules, needs, extra, commands, tests, page = line.strip("| ").split(" | ")
+    found = [it.replace("/", ".") for it in re.findall(r"`([\w/]+?)(?:/|\.py)`", modules)]
+    extra, _, packages = extra.strip().replace("`", "").partition(": ")
+    return Family(
+        name,
+        brings.replace("`", ""),
+        [it if it.startswith("bmap_tools") else f"dali_storage.{it}" for it in found],
+        needs.split(),
+        extra,
+        dict(it.split(" for ", 1) for it in packages.split("; ") if it),
+        dict(it.strip().split(": ", 1) for it in commands.split("; ") if it.strip()),
+        re.findall(r"`(.*?)`", tests),
+        page.partition("]")[0].strip("["),
+    )
+
+
+_TABLE = Path(__file__).with_name("families.md").read_text()
+FAMILIES = {it.name: it for it in map(_row, _TABLE.splitlines()[2:])}
+"""All rows, by their names."""
+COMMANDS = dict(sorted(item for it in FAMILIES.values() for item in it.commands.items()))
+"""What each command of `python -m dali_storage` does."""
