@@ -182,7 +182,10 @@ class HotPath:
             return None
         # Put back when it is done: after a Ctrl-C it may be in the midst of a shuffle.
         order, self._order = self._order or copy.deepcopy(self._first), None
-        samples = order.batch(index)
+        try:
+            samples = order.batch(index)
+        except Exception:  # a lane finds it, too, and it may be that of a batch still to come
+            return None
         self._order = order
         chosen = samples
         with contextlib.suppress(OSError, RecordError):  # a lane finds them, too

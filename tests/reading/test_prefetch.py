@@ -5,7 +5,6 @@ import gc
 import signal
 import threading
 import weakref
-from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -86,61 +85,6 @@ def require_batches(ahead, *indices):
 
 PIECES = pytest.mark.parametrize("most", [1, 64])
 """The most samples of several batches that are read at once."""
-
-
-@PIECES
-@pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_are_delivered_in_order(lanes, depth, most):
-    with prefetcher(depth, lanes=lanes, most=most) as ahead:
-        require_batches(ahead, *range(50))
-    assert ahead.reader.most_at_once <= lanes
-
-
-@PIECES
-def test_batches_can_be_read_in_any_order(most):
-    """Also those in the middle of a piece, and those before it."""
-    with prefetcher(most=most) as ahead:
-        require_batches(ahead, 0, 1, 7, 8, 3, 3, 1_000_000, 0, 2, 1, 0)
-        require_batches(ahead, *range(40), 43, 44, 44, 39, 40, 60, *range(2))
-
-
-def test_a_sequential_caller_has_every_batch_read_once():
-    with prefetcher(3) as ahead:
-        require_batches(ahead, *range(20))
-    batches = ahead.reader.read_batches
-    assert 20 <= len(batches) <= 20 + 3
-    known = Counter(batch[0] for batch in batches)  # lanes may end in another order
-    assert sorted(known) == [index * BATCH for index in range(10)]
-    assert min(known.values()) == 2  # twenty batches are all samples twice
-
-
-@PIECES
-@pytest.mark.parametrize("depth", [1, 3, 10])
-def test_batches_that_are_left_out_are_never_read(depth, most):
-    """Of each ten batches the last three, as at the end of an epoch."""
-
-    def successor(index):
-        return index + 4 if index % 10 == 6 else index + 1
-
-    wanted = [index for index in range(40) if index % 10 < 7]
-    with prefetcher(depth, most=most) as ahead:
-        for index in wanted:
-            assert ahead.get(index, successor=successor) == expected(index)
-    read = [batch[at] for batch in ahead.reader.read_batches for at in range(0, len(batch), BATCH)]
-    # Those of a multiple of ten batches repeat the same samples.
-    assert {first // BATCH for first in read} == {index % 10 for index in wanted}
-    assert len(read) <= len(wanted) + (max(depth, 2) + 1) * max(most // BATCH, 1)
-
-
-def test_a_seek_drops_what_was_read_ahead_and_nothing_that_follows():
-    with prefetcher(3) as ahead:
-        ahead.get(0)
-        ahead.finish()
-        require_batches(ahead, 2, 3)
-        ahead.finish()
-    firsts = [batch[0] // BATCH for batch in ahead.reader.read_batches]
-    assert sorted(firsts) == [0, 1, 2, 3, 4, 5, 6]
 
 
 class Large(Recorder):
@@ -240,32 +184,6 @@ def test_a_batch_that_follows_itself_is_the_last_that_is_read(end):
         assert ahead.get(end, successor=last) == expected(end)  # if asked for again
 
 
-@pytest.mark.parametrize(("lanes", "depth", "read"), [(1, 3, 3), (3, 1, 3), (2, 2, 2)])
-def test_as_many_batches_are_read_ahead_as_the_depth_says_or_as_there_are_lanes(lanes, depth, read):
-    with prefetcher(depth, lanes=lanes) as ahead:
-        ahead.get(0)
-        ahead.finish()
-        assert len(ahead.reader.read_batches) == 1 + read
-        ahead.reader.go.clear()
-        for index in range(1, lanes + 1):
-            ahead.get(index)
-        wait_until(lambda: len(ahead.reader.under_way) == lanes)
-
-
-@PIECES
-@pytest.mark.parametrize("bad", [2, 8])
-def test_an_error_is_raised_with_its_batch_and_not_before(bad, most):
-    with prefetcher(5, broken={bad * BATCH + 1}, most=most) as ahead:
-        require_batches(ahead, *range(bad))
-        for _ in range(3):
-            with pytest.raises(FileNotFoundError) as caught:
-                ahead.get(bad)
-            assert caught.value.filename == f"path/{bad * BATCH + 1}"
-        require_batches(ahead, bad + 1)
-        ahead.reader.broken = set()
-        require_batches(ahead, bad)
-
-
 @pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
 def test_a_bad_sample_of_a_piece_is_replaced_in_its_batch_and_in_no_other():
     reader = Recorder(from_files(["x"]))
@@ -279,25 +197,6 @@ def test_a_bad_sample_of_a_piece_is_replaced_in_its_batch_and_in_no_other():
             assert [*map(bytes, batch.outputs[0])] == [*map(content, batch.samples.tolist())]
         assert [found[0] for found in ahead.ahead.loading.substitute.found] == [bad]
     assert any(len(batch) > BATCH and bad in batch for batch in reader.read_batches)
-
-
-def test_an_error_of_the_order_is_that_of_its_batch():
-    class Failing(Order):
-        def batch(self, index):
-            if index == 7:
-                raise ArithmeticError(index)
-            return super().batch(index)
-
-    catalog = from_files([f"path/{sample}" for sample in range(SAMPLES)])
-    order = Failing(SAMPLES, BATCH, OrderOptions())
-    ahead = reading_ahead(catalog, Recorder(catalog), order, 1)
-    with contextlib.closing(ahead):
-        for index in range(12):
-            if index == 7:
-                with pytest.raises(ArithmeticError):
-                    ahead.get(index)
-            else:
-                assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
 
 
 def taken_in_a_row(ahead, count):
@@ -326,31 +225,6 @@ def test_pieces_are_as_long_as_the_mean_size_of_batches_allows(monkeypatch):
         assert {*taken_in_a_row(ahead, 100)[-10:]} <= {3, 4, 5, 6}  # the mean of the last 16
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_a_piece_whose_batches_are_left_is_closed_with_its_buffer(held):
-    with without_collector():
-        with prefetcher(most=64) as ahead:
-            taken_in_a_row(ahead, 12)
-            kept = ahead.ahead.get(12).outputs[0] if held else None
-            del kept
-        assert [it() for it in ahead.reader.allocated if it() is not None] == []
-
-
-def test_after_close_no_batch_of_a_failed_piece_is_tried():
-    with prefetcher(lanes=1, most=64) as ahead:
-        taken_in_a_row(ahead, 9)
-        ahead.reader.go.clear()
-        ahead.reader.cancel = ahead.reader.go.set
-        ahead.reader.broken, before = {*range(SAMPLES)}, len(ahead.reader.read_batches)
-        index = 9
-        while all(piece.outcomes is not None for piece in ahead.ahead._ahead.values()):
-            ahead.get(index)
-            index += 1
-        wait_until(lambda: ahead.reader.under_way)
-        ahead.close()
-        assert len(ahead.reader.read_batches[before:]) == 1
-
-
 def test_in_an_outage_a_piece_fails_after_two_reads_and_its_rest_is_read_when_it_is_asked_for():
     with prefetcher(lanes=1, most=8 * BATCH) as ahead:
         taken_in_a_row(ahead, 20)
@@ -368,41 +242,6 @@ def test_in_an_outage_a_piece_fails_after_two_reads_and_its_rest_is_read_when_it
         require_batches(ahead, first + 5, *range(first, first + 20))
 
 
-def test_an_error_that_the_caller_waits_for_is_not_read_again(monkeypatch):
-    with prefetcher(lanes=1) as ahead:
-        begin_a_read(ahead)
-        ahead.reader.broken, before = {*range(SAMPLES)}, len(ahead.reader.read_batches)
-        wait = lambda queue, take=prefetch.take: (ahead.reader.go.set(), take(queue))  # noqa: E731
-        monkeypatch.setattr(prefetch, "take", wait)
-        with pytest.raises(FileNotFoundError):
-            ahead.get(2)
-        ahead.finish()
-        assert ahead.reader.read_batches[before:].count([*range(8, 12)]) == 1
-
-
-def test_memory_may_become_short_while_the_next_batches_are_chosen():
-    with prefetcher(lanes=1) as ahead:
-        room = ahead.ahead.room
-
-        def successor(index):
-            room.memory = 0 if room.largest else None
-            return index + 1
-
-        room.largest, room.held = 0, 1  # no size is known
-        assert ahead.get(0, successor=successor) == [content(sample) for sample in range(BATCH)]
-
-
-def test_batches_whose_order_changes_are_read_again_and_others_are_not():
-    with prefetcher(3, most=64) as ahead:
-        taken_in_a_row(ahead, 8)
-        begun = next(index for index in ahead.ahead._ahead if index > 9)
-        ahead.ahead.change_order(Order(SAMPLES, BATCH, OrderOptions()), lambda it: it <= begun)
-        before = len(ahead.reader.read_batches)
-        require_batches(ahead, *range(8, begun + 1))
-        assert all(batch[0] // BATCH != begun for batch in ahead.reader.read_batches[before:][:1])
-        require_batches(ahead, *range(begun + 1, 40))
-
-
 @PIECES
 def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_refused(most):
     # Sample 5 changes twice as it is read ahead, and twice as its batch is asked for.
@@ -413,24 +252,6 @@ def test_a_size_that_changed_once_is_read_again_and_one_that_keeps_changing_is_r
             ahead.get(1)
         assert caught.value.filename == "path/5"
         require_batches(ahead, 1)
-
-
-@pytest.mark.parametrize("depth", [1, 3])
-def test_there_are_as_many_buffers_as_batches_in_flight_or_held(depth):
-    held = {}
-    with prefetcher(depth) as ahead:
-        for index in range(200):
-            held[index] = ahead.ahead.get(index).outputs[0]
-            held.pop(index - 2, None)
-    assert len(ahead.reader.allocated) <= max(depth, 2) + 1 + 2
-
-
-@PIECES
-def test_a_batch_that_is_held_is_never_overwritten(most):
-    with prefetcher(2, most=most) as ahead:
-        held = {index: ahead.ahead.get(index).outputs[0] for index in range(60)}
-        for index, contents in held.items():
-            assert [content.tobytes() for content in contents] == expected(index)
 
 
 @pytest.mark.soak
@@ -570,20 +391,6 @@ def test_a_hot_batch_that_fails_keeps_no_memory_of_the_reader():
         assert frame.f_locals == {"first": kept}
         assert [buffer() for buffer in buffers] == [None]
         assert caught.value.filename == "path"
-
-
-def test_a_closed_prefetcher_keeps_no_threads_and_no_buffers():
-    before = lanes()
-    with without_collector():
-        for _ in range(20):
-            with prefetcher(8, lanes=4) as ahead:
-                require_batches(ahead, *range(5))
-                assert lanes() - before
-            assert lanes() <= before
-            ahead.close()
-            assert ahead.reader.closed == 2
-            assert ahead.reader.allocated
-            assert [buffer() for buffer in ahead.reader.allocated if buffer() is not None] == []
 
 
 def test_a_reader_keeps_no_closed_prefetcher():
