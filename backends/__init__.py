@@ -1,1 +1,1 @@
-"""The backends of dali_storage, one file each; reader.py has their contract."""
+"""The backends of dali_storage, a file each; contract/reader.py has their contract."""

@@ -1,9 +1,18 @@
 """Extent maps: the locations of many files' bytes on a block device. See docs/bmap.md.
 
-A name is imported when it is first used: dali_storage uses `atomic` and `console` without maps.
-Imports only the standard library and NumPy. Values are at the bottom (`extent_map`, `bmap_json`),
-then the format of files (`format`, by `columns` and `checks`), then the commands (`create`,
-`verify`, `show`). Nothing is kept open.
+A name is imported when it is first used: dali_storage uses `atomic` and `console` without maps. In
+the order to read:
+
+    extent_map   a map as values
+    bmap_json    its form in JSON, by the rules of `checks` and `columns`
+    format       loads and saves it, by `atomic`
+    fiemap       asks the kernel for extents; `device` and `file_system` for the rest
+    create       the command, by `walk`, `survey` and `inspection`
+    verify       the command, by `comparison`
+    show         the command
+    console      the output of commands
+
+Works without the rest of the project, on the standard library and NumPy. Nothing stays open.
 """
 
 import importlib

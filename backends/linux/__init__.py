@@ -1,5 +1,7 @@
 """Linux system calls that read and open files; independent of samples and extent maps.
 
-`engines` chooses between `aio` and `preadv`, and `reads` drives them; `libc` has the prototypes.
-`storage`, `pci` and `sysfs` describe devices. Imports contract/ and bmap_tools/.
+`engines` chooses among `uring` (a whole batch by one system call), `aio` and preadv2, which
+`transfers` drives; each lane has one, for its lifetime. `mapping` maps files, `libc` has the
+prototypes. `pci` and `sysfs` describe devices, and `storage`, of the family extents. Imports
+contract/ and bmap_tools/.
 """

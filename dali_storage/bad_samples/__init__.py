@@ -1,6 +1,12 @@
 """Bad samples: finding them, delivering others in their place, and leaving them out.
 
-`structure` knows what whole files look like, `replacement` chooses the samples in place of bad
-ones, `exclusion` leaves out those of a list. A reader without `on_error` and `check` loads none of
-them. Imports reading/, order/sampling/, samples/ and contract/.
+In the order to read:
+
+    replacement  the plug of a reader: which errors are of a sample, and which sample replaces it
+    structure    what whole files look like, for `check`
+    exclusion    leaves out the samples of a list
+    arguments    the arguments of readers about all this
+
+A reader without `on_error`, `check` and `exclude` loads none of them. Replacements are chosen in
+the lanes, which append to the file `bad_samples`. Imports reading/, order/, samples/ and contract/.
 """

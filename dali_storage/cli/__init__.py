@@ -1,6 +1,15 @@
-"""The commands of `python -m dali_storage`, a module each.
+"""The commands of `python -m dali_storage`, a module each, imported when it is asked for.
 
-`doctor` (which backends and devices work), `data` (how data would be read), `index` with
-`index_samples` and `index_coco`, `check` (bad samples), `prove`,
-`receipt`, and `replay` (the samples of a step). See `tests/docs/imports.txt`.
+    doctor          which backends, devices and families work here
+    data            how data would be read here; in a process of its own, for storage may hang
+    index           the index files of containers
+    index_samples   the index of a directory or of a prefix of objects
+    index_coco      annotations, checked and parsed
+    check           the bad samples
+    prove           the comparison with DALI's reader
+    receipt         the receipt of a data set
+    replay          the samples of a step
+    reader_options  the options that name a reader, for several commands
+
+Each opens and closes what it reads. See `tests/docs/imports.txt`.
 """

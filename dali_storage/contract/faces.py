@@ -10,10 +10,7 @@ from typing import Any
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raise `BackendUnavailable` where a family that the block imports, or its package, is missing.
-
-    `families` has the texts.
-    """
+    """Raise `BackendUnavailable`, by `families`, where the block imports what is missing here."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,9 +1,10 @@
 """Readers in DALI's pipelines; only this package and `dynamic` know DALI's internals.
 
-`compat` knows the version of DALI. `group` is the reader in a pipeline's graph, helped by `seeds`
-and `iterators`; `gpu_memory` and `hold` are for batches that a GPU reads. `executor` adds metadata
-and checkpoints to pipelines, `queries` asks readers for their samples, positions and figures.
-Imports reading/, saving/, observing/, order/, runtime/ and contract/.
+`compat` knows the version of DALI; `self_test` tries a newer one, by `comparing`. `group` is the
+reader in a pipeline's graph, until that is gone, helped by `seeds`, `iterators` and `source_info`;
+`gpu_memory` and `hold` are for batches that a GPU reads. `executor` adds metadata and checkpoints
+to pipelines, `resume` positions to iterators, and `queries` asks readers. Imports reading/,
+saving/, observing/, order/, runtime/ and contract/.
 """
 
 from ..reading.opening import Opening

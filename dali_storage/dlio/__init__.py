@@ -1,4 +1,8 @@
-"""`Loader`, a data loader of DLIO, the engine of MLPerf Storage, which imports it by its name."""
+"""`Loader`, a data loader of DLIO, the engine of MLPerf Storage, which imports it by its name.
+
+`loader` reads by `readers.batches`: a reader is opened for each epoch, and closed at its end by the
+thread that takes its batches. Imports readers/ and contract/.
+"""
 
 from ..contract.errors import BackendUnavailable
 from ..contract.families import FAMILIES

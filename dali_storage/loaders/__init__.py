@@ -1,7 +1,9 @@
 """Loaders: epochs of batches for any training loop; ImageNet, CIFAR, folders of images.
 
 `Loader` wraps a pipeline; `image_folder`, `imagenet`, `cifar10` and `cifar100` make loaders with
-the pixels of torchvision.
+the pixels of torchvision. Begin with loop/, the `Loader`; datasets/ makes pipelines, of
+transforms/. This package holds names, and is imported by nothing of ours. A loader makes its
+pipeline at the first use, and is closed by its user.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """The order of the samples: pure arithmetic, without I/O and without DALI.
 
-Read `sequence` first, then `ordering` (the slot), `options`, `shards`, `streams` and `libstdcxx`.
-`epochs` is for those who end epochs themselves. Imports contract/ only.
+Read `sequence` first, then `ordering` (the slot), `options`, `shards`, `streams` and `libstdcxx`;
+`epochs` and `permutation` are for families. Nothing to close. Imports contract/ only.
 """
 
 from .options import OrderOptions

@@ -1,4 +1,8 @@
-"""A collector for `prometheus_client`: the open readers of this process."""
+"""A collector for `prometheus_client`: the open readers of this process.
+
+It keeps nothing: the figures are those of the observers at each scrape. Imports observing/,
+runtime/ and contract/.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,12 @@
 """Compares our reader with DALI's own on the user's machine, data set and storage.
 
-`subject` is the data set, `checks` the comparisons, `orders` those of orders and checkpoints.
-Imports readers/, dali/, reading/, samples/ and contract/.
+In the order to read:
+
+    checks   the comparisons, one after another
+    orders   those of orders, checkpoints and ranks
+    subject  the data set for both readers, and the meaning of their errors
+    result   the result of a check
+
+Only `python -m dali_storage prove` uses it. Each check opens and closes its own pipelines; nothing
+is written. Imports bad_samples/, readers/, dali/, samples/ and contract/.
 """

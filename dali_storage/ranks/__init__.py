@@ -1,4 +1,8 @@
-"""The shard of a data set for this process, found from loaded modules without imports."""
+"""The shard of a data set for this process, found from loaded modules without imports.
+
+`launchers` reads what starters of processes set in the environment, `agreement` compares ranks,
+`run` tells one run from another. Keeps nothing. Imports contract/.
+"""
 
 import os
 import sys

@@ -10,7 +10,9 @@ A reader of ranges also inherits from `RangeTests` or `SnapshotRangeTests`: the 
 on ranges of containers, too. `SnapshotReaderTests` is for readers with the bytes of the moment of
 opening, `MappedReaderTests` for readers with an extent map, which refuse changed files, and
 `ObjectTests` for readers of objects. The tests generate the expected bytes and write them without
-the code under test.
+the code under test; each closes its readers. Begin with `contract`; `ranges`, `mapped` and
+`objects` add promises, `packing` and `reading` make test samples and batches, `probes` look for
+leaks.
 """
 
 from .contract import ReaderTests, SnapshotReaderTests, only

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_storage.bad_samples.replacement import OnError
 from dali_storage.contract.errors import RecordError, SampleChangedError
 from dali_storage.contract.format import Format
 from dali_storage.observing.statistics import figures
@@ -186,6 +185,8 @@ def test_a_batch_that_follows_itself_is_the_last_that_is_read(end):
 
 @pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
 def test_a_bad_sample_of_a_piece_is_replaced_in_its_batch_and_in_no_other():
+    from dali_storage.bad_samples.replacement import OnError
+
     reader = Recorder(from_files(["x"]))
     reader.broken = {bad := 8 * BATCH + 1}
     ahead = Stream(reader, on_error=OnError(replace=True))

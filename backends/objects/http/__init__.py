@@ -1,1 +1,13 @@
-"""A client of HTTP/1.1 that receives bodies of objects into batches; obstore does all else."""
+"""A client of HTTP/1.1 that receives bodies of objects into batches; obstore does all else.
+
+In the order to read:
+
+    transport    which requests are for it
+    requests     their paths, headers and signatures
+    traffic      which are sent when, on which connections
+    connections  receive bodies at their destination
+    answers      the one kind of answer that is taken
+    loop         the thread of all this, which ends before the interpreter does
+
+The pool of a reader makes and closes it. Imports objects/, runtime/ and contract/.
+"""
