@@ -108,7 +108,9 @@ class Calls(stateful.RuleBasedStateMachine):
         self.reader.note = self.note
         pool = BufferPool(self.reader.allocate, make_room(self.room, 1 << 40, 0))
         pool.room.note(1)  # as if a batch had been read
-        loading = Loading(CATALOG, self.reader, Format(), pool, [0] if self.kind is Memory else ())
+        loading = Loading(
+            CATALOG, self.reader, Format(), pool, {0: True} if self.kind is Memory else {}
+        )
         self.cuts, self.successor, self.next, self.follower = [], WAYS[0], 0, None
         order = TurnedOrder(self.cuts, self.wrong)
         self.ahead = prefetch.Prefetcher(loading, order, most=self.most * BATCH)
