@@ -69,9 +69,9 @@ class Storage(Recorder):
 
     hot_below = 0  # samples
 
-    def _fill(self, batch):
+    def read(self, batch, lane):
         self.note(batch.samples)
-        super()._fill(batch)
+        super().read(batch, lane)
 
 
 class Memory(Storage):
@@ -205,7 +205,10 @@ class Calls(stateful.RuleBasedStateMachine):
         if fails and self.fails:
             self.reader.broken = {*range(BATCH * BATCHES)}
         self.closes_after, self.closes_in_read = after, after < 0
-        self.get(max(self.next + by, 0), seed)
+        if self.lanes.jobs and after < 0:
+            self.lanes.step(Random(seed))
+        else:
+            self.get(max(self.next + by, 0), seed)
         for _ in range(2 - self.closed):
             self.close()
         with pytest.raises(RuntimeError):
@@ -229,9 +232,12 @@ class Calls(stateful.RuleBasedStateMachine):
         assert unread <= self.wrong or self.lanes.jobs, "what follows is read ahead"
 
     @precondition(lambda self: self.fails)
-    @rule(at=st.lists(st.integers(0, 5 * BATCH), max_size=4), seed=SEEDS, heals=st.booleans())
-    def fail(self, at, seed, heals):
-        self.reader.broken |= {BATCH * self.next + each for each in at}
+    @rule(by=st.integers(0, 8), seed=SEEDS, count=st.sampled_from([0, 6]), heals=st.booleans())
+    def fail(self, by, seed, count, heals):
+        self.go_on(0, 6, seed)  # so that pieces are long
+        self.reader.broken.add(BATCH * (self.next + by) + seed % BATCH)
+        for number in range(count):
+            self.get(self.next, seed + number)
         if heals:
             self.finish(seed)
             self.reader.broken = set()
