@@ -55,15 +55,13 @@ def load(name: str | type[Reader]) -> type[Reader]:
 
     Raises:
         ValueError: no distribution offers this backend, or several do.
-        TypeError: the class, or the entry point, is not a usable reader class.
+        TypeError: the class, or the entry point, is not a reader class.
         BackendUnavailable: the backend needs a package that is not installed; the remedy is the
             command to install the package.
         Exception: an error of the backend's own module, with a note that names the entry point.
     """
     if not isinstance(name, str):
-        if fault := _fault(name):
-            raise TypeError(f"{shown(name)} {fault}")
-        return name
+        return _require_reader(name, shown(name))
     offers = {point.value: point for point in _entry_points() if point.name == name}
     if not offers:
         raise ValueError(f"unknown backend {name!r}; known are {', '.join(names())}")
@@ -83,9 +81,7 @@ def load(name: str | type[Reader]) -> type[Reader]:
             ) from error
         error.add_note(_describe(point))
         raise
-    if fault := _fault(backend):
-        raise TypeError(f"backend {name!r}: {_describe(point)} {fault}")
-    return backend  # type: ignore[no-any-return]
+    return _require_reader(backend, f"backend {name!r}: {_describe(point)}")
 
 
 def configure(name: str | type[Reader], options: Mapping[str, Any]) -> type[Reader]:
@@ -116,23 +112,16 @@ def _is_package(module: str, point: EntryPoint) -> bool:
     return module in _INSTALL or (module not in ("", *own) and "." not in module)
 
 
+def _require_reader(backend: object, what: str) -> type[Reader]:
+    # Whatever else is wrong, Python says when the class is called.
+    if isinstance(backend, type) and issubclass(backend, Reader):
+        return backend
+    raise TypeError(f"{what} is not a subclass of dali_storage.Reader")
+
+
 def _describe(point: EntryPoint) -> str:
     origin = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"entry point {point.value}{origin}"
-
-
-def _fault(backend: object) -> str:
-    """Explain why an object cannot be used as a backend; empty if it can."""
-    if not (isinstance(backend, type) and issubclass(backend, Reader)):
-        return "is not a subclass of dali_storage.Reader"
-    if missing := sorted(backend.__abstractmethods__):
-        return f"does not implement {', '.join(missing)}"
-    parameters = [*inspect.signature(backend).parameters.values()]
-    if not parameters or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        return "does not take a catalog as its first argument"
-    if wrong := [str(p) for p in parameters[1:] if p.kind is not p.KEYWORD_ONLY]:
-        return f"must take its options as keyword-only arguments: {', '.join(wrong)}"
-    return ""
 
 
 def _entry_points() -> list[EntryPoint]:

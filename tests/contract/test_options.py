@@ -1,7 +1,6 @@
 """The options of backends; the arguments of the operator are in test_arguments.py."""
 
 import inspect
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -127,31 +126,3 @@ def test_every_option_is_described_and_has_a_default_that_is_allowed(backend):
     for option in options.values():
         if option.default is not inspect.Parameter.empty:
             option.check(option.default)
-
-
-def wrong_values(option):
-    """Values just outside of what an option can have; none if the backend itself checks it."""
-    if isinstance(option.within, str):
-        return []
-    first, last = option.within[0], option.within[-1]
-    if isinstance(first, bool | str):
-        return [0, "", "other", b"cpu"]
-    return [first - 1, last + 1, str(first), True, *([first + 0.5] if option.unit != "s" else [])]
-
-
-@pytest.mark.parametrize("backend", registry.names())
-def test_every_option_of_every_backend_is_checked(backend):
-    reader = registry.load(backend)
-    options = options_of(reader)
-    required = {it.name: "x" for it in options.values() if it.default is inspect.Parameter.empty}
-    for option in options.values():
-        for wrong in wrong_values(option):
-            given = {**required, option.name: wrong}
-            for open_ in (
-                partial(registry.configure, backend, given),
-                partial(reader, None, **given),
-            ):
-                with pytest.raises((ValueError, TypeError)) as caught:
-                    open_()
-                message = f"{backend}: {option.name} must be {option}, not {wrong!r}"
-                assert str(caught.value) == message

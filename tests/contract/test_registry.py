@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_storage import Catalog, Reader, readers
+from dali_storage import readers
 from dali_storage.backends.block import BlockReader
 from dali_storage.backends.memory import MemoryReader
 from dali_storage.backends.object_store import ObjectStoreReader
@@ -39,7 +39,7 @@ class OnesReader(Reader):
     def close(self):
         pass
 
-class Half(Reader): ...
+class Half: ...
 """
 
 RUN = """
@@ -92,7 +92,7 @@ def test_a_wrong_plugin_does_not_hide_the_others(plugin):
     doctor = json.loads(plugin("-m", "dali_storage", "--json"))
     known = {backend["name"]: backend for backend in doctor["backends"]}
     assert known["ones"]["works"]
-    half = "entry point ones_backend:Half of ones-backend 1 does not implement __init__, close, re"
+    half = "entry point ones_backend:Half of ones-backend 1 is not a subclass of"
     assert half in known["half"]["reason"]
     assert "offered more than once" in known["memory"]["reason"]
     assert "no_such_module_of_mine" in known["broken"]["reason"]
@@ -143,29 +143,6 @@ def test_installed_backends_are_looked_up_once_a_path(monkeypatch, tmp_path):
     assert looked == [registry.GROUP] * 2
 
 
-class Sizeless(Reader):
-    """Has no `sizes()`, and does not take options as it should."""
-
-    def __init__(self, catalog: Catalog, lanes: int = 1) -> None: ...
-
-    def read(self, batch, lane): ...
-
-    def close(self): ...
-
-
-class Loose(Sizeless):
-    def sizes(self, samples, lane):
-        return samples
-
-
-class Open(Loose):
-    def __init__(self, catalog: Catalog, **options: int) -> None: ...
-
-
-class Alone(Loose):
-    def __init__(self) -> None: ...
-
-
 def test_a_class_is_a_backend_without_a_name():
     assert registry.choose(MemoryReader, [b"/x"]) is MemoryReader
     assert registry.load(MemoryReader) is MemoryReader
@@ -178,11 +155,6 @@ def test_a_class_is_a_backend_without_a_name():
         (dict, {}, TypeError, "backend dict is not a subclass of dali_storage.Reader"),
         (5, {}, TypeError, "backend 5 is not a subclass of dali_storage.Reader"),
         (b"block", {}, TypeError, "backend b'block' is not a subclass of dali_storage.Reader"),
-        (Reader, {}, TypeError, "backend Reader does not implement __init__, close, read, sizes"),
-        (Sizeless, {}, TypeError, "backend Sizeless does not implement sizes"),
-        (Loose, {}, TypeError, "backend Loose must take its options as .* lanes: int = 1"),
-        (Open, {}, TypeError, "must take its options as keyword-only arguments: \\*\\*options"),
-        (Alone, {}, TypeError, "backend Alone does not take a catalog as its first argument"),
         (BlockReader, {}, TypeError, "backend BlockReader needs the option bmap; its options are "),
         (MemoryReader, {"x": 1}, TypeError, "backend MemoryReader has no option x; its options"),
         (PythonFileReader, {"lanes": 0}, ValueError, "lanes must be an integer from 1 to 64"),

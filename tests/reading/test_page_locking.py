@@ -77,8 +77,6 @@ def test_the_warning_as_an_error_leaves_nothing_open(opener):
 def test_memory_that_must_be_page_locked_and_cannot_is_an_error(opener):
     with pytest.raises(BackendUnavailable, match="pip install"):
         opener.start(0, pinned=True)
-    with pytest.raises(ValueError, match="pinned=True needs a pipeline with a GPU"):
-        opener.start(pinned=True)
 
 
 def test_memory_that_cuda_refuses_to_page_lock_is_known_from_the_start(opener, gpus):
@@ -115,21 +113,28 @@ def test_batches_in_gpu_memory_come_with_a_stream(opener, gpus):
     assert {it.gpu for it in contents} == {1}
     assert source.memory.kind == "gpu"
     assert source.memory.stream.gpu == 1
-    with pytest.raises(ValueError, match="pinned=True is for host memory"):
-        opener.start(1, pinned=True)
 
 
-@pytest.mark.parametrize(("device_id", "named"), [(0, "GPU 0"), (None, "no GPU")])
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_another_gpu_than_that_of_the_pipeline_is_refused(opener, gpus, device_id, named, on_gpu):
-    def change(reader):
-        reader.gpu = 1
-        if on_gpu:
-            put_on_gpu(reader, 1)
+OTHER = r"'R'.*uses GPU 1.*has {}.*device_id"
 
-    opener.device, opener.change = "gpu" if on_gpu else "cpu", change
-    with pytest.raises(ValueError, match=rf"'R'.*uses GPU 1.*has {named}.*device_id"):
-        opener.start(device_id)
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "device_id", "pinned", "message"),
+    [
+        *((device, 1, 0, None, OTHER.format("GPU 0")) for device in ("cpu", "gpu")),
+        *((device, 1, None, None, OTHER.format("no GPU")) for device in ("cpu", "gpu")),
+        ("gpu", 1, 1, True, "pinned=True is for host memory"),
+        ("cpu", None, None, True, "pinned=True needs a pipeline with a GPU"),
+    ],
+)
+@pytest.mark.usefixtures("gpus")
+def test_memory_that_does_not_go_with_the_gpu_is_refused(
+    device, gpu, device_id, pinned, message, opener
+):
+    opener.device = device
+    opener.change = lambda it: put_on_gpu(it, gpu) if device == "gpu" else setattr(it, "gpu", gpu)
+    with pytest.raises(ValueError, match=message):
+        opener.start(device_id, pinned=pinned)
     gc.collect()
     assert opener.closed == 1
 

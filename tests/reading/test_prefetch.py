@@ -294,33 +294,6 @@ def test_what_is_hot_needs_no_lane(views):
         assert figures(ahead.observer).batches == 10
 
 
-def test_what_was_read_ahead_before_all_was_hot_is_delivered_and_then_no_lane_reads():
-    catalog, asked = from_files([f"path/{sample}" for sample in range(SAMPLES)]), []
-
-    class Warming(Held):
-        hot_now = False
-
-        def views(self, samples, lane):
-            asked.append((int(samples[0]) // BATCH, lane))
-            return super().views(samples, lane)
-
-        def hot(self, samples):
-            return self.hot_now
-
-    reader = Warming(catalog, lanes=2)
-    ahead = reading_ahead(
-        catalog, reader, Order(SAMPLES, BATCH, OrderOptions()), 3, views={0: True}
-    )
-    with contextlib.closing(ahead):
-        ahead.get(0)
-        wait_until(lambda: len(asked) == 4)
-        reader.hot_now = True
-        for index in (1, 2, 3, 4, 5, 2):
-            assert [*map(bytes, ahead.get(index).outputs[0])] == expected(index)
-        assert {index for index, _ in asked[:4]} == {0, 1, 2, 3}
-        assert asked[4:] == [(4, 2), (5, 2), (2, 2)]  # as if there were one more lane
-
-
 @pytest.mark.parametrize("point", range(60))
 def test_ctrl_c_in_a_hot_batch_does_not_disturb_the_order(point):
     options = OrderOptions(shuffle_after_epoch=True, seed=3)
@@ -481,20 +454,3 @@ def test_lanes_of_a_cooperative_reader_that_copy_at_once_follow_from_the_process
     ahead.close()
     assert reader.most_at_once <= at_once
     assert len(seen) == 1 or at_once > 1, "a lane that never yields keeps its thread"
-
-
-def test_the_next_lane_of_a_cooperative_reader_starts_when_one_yields():
-    """They all wait for the last one."""
-    barrier = threading.Barrier(3)
-    with prefetcher(lanes=3, cooperative=True, copying_lanes=1) as ahead:
-
-        def meet(batch):
-            ahead.reader.yield_turn()
-            if not met:
-                barrier.wait(SECONDS)
-                met.append(True)
-
-        met = []
-        ahead.reader.before = meet
-        require_batches(ahead, *range(9))
-    assert ahead.reader.most_at_once == 3

@@ -245,8 +245,8 @@ class Calls(stateful.RuleBasedStateMachine):
     @precondition(lambda self: self.kind is Memory)
     @rule(by=NEAR, seed=SEEDS)
     def warm_up(self, by, seed):
-        """All batches below one are hot, which is got."""
-        self.reader.hot_below = BATCH * (self.next + by + 1)
+        """All batches up to one, which is got, and a few more are hot."""
+        self.reader.hot_below = BATCH * (self.next + by + 9)
         self.get(max(self.next + by, 0), seed)
         self.finish(seed)
 
