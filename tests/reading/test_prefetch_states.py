@@ -257,7 +257,7 @@ class Calls(stateful.RuleBasedStateMachine):
             self.get(self.next, seed)
             self.finish(seed)
 
-    @rule(by=st.just(0) | st.integers(-1, 3), seed=SEEDS, count=st.sampled_from([0, 1]))
+    @rule(by=st.just(0) | st.integers(-1, 3), seed=SEEDS, count=st.sampled_from([0, 1, 5]))
     def change_order(self, by, seed, count):
         self.cuts.append(cut := self.next + by)
         order = TurnedOrder(self.cuts, self.wrong)
@@ -285,7 +285,7 @@ KINDS = {
     "failing pieces": {"exact": False},
     "memory": {"exact": False, "kind": Memory},
 }
-SETTINGS = settings(max_examples=by_tier(40, 300), stateful_step_count=by_tier(30, 80))
+SETTINGS = settings(max_examples=by_tier(50, 300), stateful_step_count=by_tier(30, 80))
 
 
 @pytest.mark.parametrize("kind", KINDS)
