@@ -66,11 +66,11 @@ _OPTIONS: _Rows = (
         "--batches",
         _COUNT,
         "N",
-        "batches per pass of a round",
-        "as --seconds; cold: an epoch at most",
+        "batches of a round, in 8 turns; cold: of each pass",
+        "as --seconds; cold: an epoch",
     ),
     ("--rounds", _COUNT, "N", "rounds per reader", "5; demo: 3; single reader: 1"),
-    ("--seconds", _seconds, "S", "least time of a round, in as many passes as that takes", "2"),
+    ("--seconds", _seconds, "S", "least time of a round; cold: in whole passes", "2"),
     ("--seed", _integer(-(2**63), 2**63 - 1), "N", "shuffle with this seed", "list order"),
     ("--threads", _COUNT, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
     ("--prefetch", _COUNT, "N", "prefetch_queue_depth of DALI", "2"),
@@ -100,7 +100,7 @@ _SUMMARIES = {
     "demo": "make JPEGs in ./demo; verify and time readers hot, cold and over S3",
     "containers": "compare readers of tars and TFRecord files, on DIR/shards",
     "objects": "compare readers of s3://, on copies of the files in DIR",
-    **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
+    **{leg.name: f"only this reader: {leg.summary}" for leg in LEGS},
 }
 
 

@@ -1,16 +1,16 @@
-"""Times the legs, which take turns, and computes the figures from pairs of neighbouring turns."""
+"""Times the readers, which take turns; the figures are of pairs of neighbouring turns."""
 
 import gc
 import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from .pipelines import Stream, buffers_of, times_of
 from .workload import BadInputError, Workload, epoch_of, summarize_error
 
 _TURNS = 8
-"""So many turns of each leg share the time of a round."""
+"""So many turns of each leg share the time, or the batches, of a round."""
 _LEAST = 10
-"""Batches of a turn, or more."""
+"""Batches of a turn, or more, without --batches."""
 _TRIES = 2
 """So often all rounds are measured, as long as the halves differ by more than `DRIFT`."""
 DRIFT = 0.1
@@ -40,7 +40,7 @@ class Round:
     Attributes:
         cpu_seconds: user and system time of the whole process.
         samples: the number of delivered samples, which are images; 0 for fio.
-        size_bytes: the exact number of bytes read.
+        size_bytes: bytes read; of a stream that stays open, as if all epochs had the first's order.
         waits: float64[batches], seconds that each `Pipeline.run()` took.
         times: how long stages of the reader took in the last pass, with those to fill its queue;
             if it is ours.
@@ -143,8 +143,9 @@ def measure(legs: Sequence[Leg], workload: Workload, results: Results, *others: 
         turns = [(results[leg.name], streams[leg.name].turn) for leg in legs]
         for _ in range(_TRIES):
             for number in range(settings.rounds):
-                _in_turns(turns, _TURNS, workload, f"round {number + 1}/{settings.rounds}")
-                _in_turns(others, 1, workload)
+                title = f"round {number + 1}/{settings.rounds}"
+                _in_turns(turns, _TURNS, workload, title)
+                _in_turns(others, 1, workload, title)
             if max(drifts(results).values(), default=0.0) <= DRIFT:
                 break
 
@@ -172,10 +173,12 @@ class Running:
     """An open stream of one leg, from which turns are read."""
 
     def __init__(self, leg: Leg, workload: Workload, stack: ExitStack) -> None:
-        """Open nothing yet; the stream is closed with the `stack`."""
-        self._leg, self._stack, self._read = leg, stack, 0
-        self._workload = leg.adapt(workload)
+        """Open nothing yet; the stream is closed with the `stack`, or when it fails."""
+        self._leg, self._stack, self._read = leg, stack.enter_context(ExitStack()), 0
+        # Of an epoch: with --batches, too, the turns go on through all samples.
+        self._given, self._workload = workload.settings, leg.adapt(epoch_of(workload))
         self._stream: Stream | None = None
+        self._batches: Iterator[Any] = iter(())
         self._ahead = 0  # batches that may be ready before a turn
 
     def turn(self, result: Result, tick: Tick) -> Round:
@@ -184,24 +187,32 @@ class Running:
         While other legs have their turns, this one's queues fill up. So as many batches as may be
         ready are read first. No other stream works meanwhile: its threads have come to rest.
         """
-        settings = self._workload.settings
-        if self._stream is None:
-            self._open(result)
+        try:
+            if self._stream is None:
+                self._open(result)
+            rest()
+            for _ in range(self._ahead):
+                self._next()
+            return self._timed(tick)
+        except Exception:
+            self._stack.close()
+            self._stream, self._batches = None, iter(())  # its threads must not disturb the others
+            raise
+
+    def _timed(self, tick: Tick) -> Round:
         assert self._stream is not None
-        rest()
-        for _ in range(self._ahead):
-            self._next()
+        least, seconds = _LEAST, self._given.seconds / _TURNS
+        if self._given.batches:
+            least, seconds = -(-self._given.batches // _TURNS), 0.0
         waits, samples, before = list[float](), 0, self._read
         cpu_before, start = time.process_time(), time.perf_counter()
-        while not (settings.batches and len(waits) == settings.batches):
+        now = start
+        while len(waits) < least or now - start < seconds:
             called = time.perf_counter()
             samples += self._next()
             waits.append((now := time.perf_counter()) - called)
             tick(samples)
-            enough = now - start >= settings.seconds / _TURNS and len(waits) >= _LEAST
-            if enough and not settings.batches:
-                break
-        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_before
+        seconds, cpu_seconds = now - start, time.process_time() - cpu_before
         nbytes = self._workload.delivered_bytes(before, samples)
         times = times_of(self._stream.pipe)
         return Round(seconds, cpu_seconds, samples, nbytes, np.array(waits), times)
@@ -212,9 +223,9 @@ class Running:
         Then DALI's buffer of 1,024 samples is full, which it shuffles; maps have their pages; and
         sizes are known: after an epoch, or the time of a round.
         """
-        start, settings = time.monotonic(), self._workload.settings
+        start, settings = time.monotonic(), self._given
         stream = self._stack.enter_context(self._leg.build(self._workload, False))
-        self._batches, self._stream = iter(stream.batches), stream
+        self._stream, self._batches = stream, iter(stream.batches)
         self._next()
         result.first_seconds = time.monotonic() - start
         epoch, end = len(self._workload.sizes), time.monotonic() + settings.seconds
@@ -395,8 +406,9 @@ def _quartiles(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def _pairs(result: Result, results: Mapping[str, Result]) -> list[dict[str, float]]:
     """The ratios of speed and CPU time, turn by turn, to the fastest of the baselines."""
-    turns = [results[name].rounds for name in result.baselines if name in results]
-    if not (turns := [one for one in turns if one]):
+    ran = [results[name] for name in result.baselines if name in results]
+    turns = [one.rounds for one in ran if one.rounds and one.failed is None]
+    if not turns:
         return []
     best = max(turns, key=lambda it: medians([one.figures for one in it])["img_per_s"])
     keys = {"ratio": "img_per_s", "cpu_ratio": "cpu_us_per_img"}
