@@ -99,7 +99,9 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
 
 def _shown(key: str, figures: Mapping[str, float | None]) -> str:
     text = cell(key, figures.get(key))
-    return f"{text} to {cell(key, figures.get('ratio_q3'))}" if key == "ratio_q1" else text
+    if key == "ratio_q1" and key in figures:
+        text += f" to {cell(key, figures['ratio_q3'])}"
+    return text
 
 
 def _data(directory: str, images: int) -> str:

@@ -45,15 +45,16 @@ def test_fio_is_left_out_where_only_nvme_commands_read(data):
     assert found.result.skipped == f"it reads block devices and images, not {CONTROLLER}"
 
 
+LANES = {"copying_lanes": 2}
 MEM = {"uri": CONTROLLER, "gpu": 1}
 
 
 @pytest.mark.parametrize(
     ("leg", "settings", "arguments", "options"),
     [
-        (PYTHON_FILE, {}, {}, {"direct": False}),
-        (PYTHON_FILE, {"pinned": "yes"}, {"pinned": True}, {"direct": False}),
-        (PYTHON_FILE, {"pinned": "no", "mem": "gpu"}, {"pinned": False}, {"direct": False}),
+        (PYTHON_FILE, LANES, {}, LANES),
+        (PYTHON_FILE, LANES | {"pinned": "yes"}, {"pinned": True}, LANES),
+        (PYTHON_FILE, LANES | {"pinned": "no", "mem": "gpu"}, {"pinned": False}, LANES),
         (BLOCK, {"mem": "gpu"}, {}, {"uri": CONTROLLER}),
         (XNVME_BLOCK, {"mem": "cpu"}, {}, {"uri": CONTROLLER, "mem": "cpu", "spin": False}),
         (XNVME_BLOCK, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
@@ -77,7 +78,7 @@ def test_a_leg_asks_for_the_options_of_its_settings(
     with pytest.raises(StopAsyncIteration), leg.build(made, False):
         pass
     assert asked.pop("backend_options") == options
-    backend = {XNVME_BLOCK: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
+    backend = leg.backend.name
     assert (
         asked
         == {"file_root": str(data / "train"), "name": "Reader", "backend": backend} | arguments
@@ -86,8 +87,8 @@ def test_a_leg_asks_for_the_options_of_its_settings(
 
 @pytest.mark.parametrize("name", legs.UNTUNED)
 def test_the_legs_of_the_verdict_have_no_option(name, data):
-    (leg,) = (leg for table in legs.TABLES.values() for leg in table if leg.name == name)
-    made = workload.prepare(str(data), Settings(copying_lanes=2))
+    leg = next(leg for table in legs.TABLES.values() for leg in table if leg.name == name)
+    made = workload.prepare(str(data), Settings())
     a_store = {"backend": "object-store", "backend_options": {}}
     assert leg.backend.arguments(made) == (a_store if name == "object-store" else {})
 

@@ -31,8 +31,8 @@ def test_objects_measures_every_leg(objects, tmp_path, server, monkeypatch):
     options = ("--requests", 7, "--hedge", 0.5, "--cache", tmp_path / "cache")
     done = objects("--endpoint", server.url, "--verify", *options)
     assert done.status == 0
-    assert [*done.kept["legs"]] == NAMES
-    for name, leg in done.kept["legs"].items():
+    assert [*done.kept["readers"]] == NAMES
+    for name, leg in done.kept["readers"].items():
         assert (leg["failed"], leg["skipped"]) == (None, None), name
         assert leg["summary"]["ratio"] > 0
         assert leg["summary"]["cpu_s_per_gb"] > 0
