@@ -78,12 +78,12 @@ class PythonFileReader(Reader):
                 that fits stays in the page cache, and the rest is read around it.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
                 on all others, as far as `buffer_bytes` of the reader has room for their batches.
-            io: "io_uring" opens and reads many small whole files by one system call. "aio" submits
-                many reads to kernel AIO. "preadv" reads one file after the other, slower. "read":
-                the first that works, "preadv" with a RuntimeWarning. "mmap" maps containers; one
-                that is cut short may kill the process (docs/containers.md). Where mapping is unsafe
-                or useless, they are read, with a `NotMapped` warning. None: "mmap" for containers
-                on a local file system that fit the page cache, without a warning; else "read".
+            io: "io_uring" reads many small whole files by one system call. "aio" submits many reads
+                to kernel AIO. "preadv" reads file after file. "read": the first that works,
+                "preadv" with a RuntimeWarning. "mmap" maps containers, at a price
+                (docs/containers.md); where that is unsafe or useless, it reads with a `NotMapped`
+                warning. None: "mmap" for containers on local disks that fit the page cache; else
+                "read".
             copying_lanes: lanes that may copy out of the page cache at once. None, whole files: 1
                 on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
 

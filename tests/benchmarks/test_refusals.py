@@ -36,7 +36,7 @@ REFUSED = [
     ("dali --mem pinned --device-id 0 --datadir DATA",
      "--mem is for the readers xnvme-block and xnvme-bam, and none of them is to run"),
     ("dali --copying-lanes 1 --datadir DATA",
-     "--copying-lanes is for the readers python-file, python-file-direct, xnvme-file and decoded, "),
+     "--copying-lanes is for the readers python-file, python-file-direct, xnvme-file and decoded,"),
     # maps
     (f"compare {MAPPED} NOTHING/x.json", "--bmap NOTHING/x.json: FileNotFoundError: No such file"),
     (f"compare {MAPPED} BROKEN/map.json", "--bmap BROKEN/map.json: MapFormatError"),
