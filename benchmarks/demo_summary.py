@@ -58,7 +58,7 @@ def notes_of(
 def summary(
     parts: Sequence[Comparison], machine: Mapping[str, Any], notes: Sequence[str]
 ) -> Iterator[str]:
-    """The lines of the summary, 15 at most: the table has 9, and the notes have 6."""
+    """The lines of the summary, 16 at most: 10 and those of the notes."""
     workload = parts[0].workload
     size, count = workload.sizes.mean() / 1e3, len(workload.catalog)
     failed = any(it.failed for part in parts for it in part.results.values())

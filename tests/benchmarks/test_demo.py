@@ -75,7 +75,7 @@ def test_the_demo_ends_with_a_short_summary_and_a_plot(tmp_path):
     assert process.returncode == 0, text
     steps, summary = text.split("\n\n")
     assert len(text.splitlines()) <= 60
-    assert len(summary.splitlines()) <= 16
+    assert len(summary.splitlines()) <= 18
     x = r"[\d.]+x"
     assert re.search(
         r"^First batch, hot: fn.readers.file [\d.]+ s, readers.file [\d.]+ s\.$", summary, re.M
