@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import gc
 import itertools
 import os
@@ -163,7 +164,6 @@ def test_if_all_numbers_have_attachments_the_remedy_is_named(peer_memory, module
         (ATTACH, errno.EINTR, "dmabuf_import cannot attach"),
         (GET_MAP, errno.EFAULT, "dmabuf_import has no addresses"),
         (GET_MAP, errno.EINVAL, "dmabuf_import has no addresses"),
-        (GET_MAP, errno.ENOTTY, "dmabuf_import has no addresses"),  # it is no dmabuf_import
     ],
 )
 def test_a_call_that_fails_is_named_and_nothing_stays_attached(
@@ -222,6 +222,16 @@ def test_buffers_that_two_lanes_make_at_once_are_both_detached(peer_memory, modu
     dmabuf._detach_all(os.getpid(), peer_memory._attached)  # at exit
     assert not module.attached
     del buffer
+
+
+def test_a_device_that_is_not_the_module_is_an_error(peer_memory, monkeypatch):
+    def ioctl(*_):
+        raise OSError(errno.ENOTTY, "")
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    with pytest.raises(OSError, match="dmabuf_import has no addresses") as caught:
+        peer_memory.allocate(ARENA)
+    assert caught.value.errno == errno.ENOTTY
 
 
 def test_memory_that_cannot_be_exported_is_an_error(peer_memory, module, libcuda):
