@@ -122,7 +122,7 @@ class Prefetcher:
             self._ahead[index].followed, self._successor = True, successor
         with self.observer.waiting(index, ready) as given:
             batch = self._awaited(index, stored) if hot is None else self._read_hot(*hot)
-            if batch.nbytes >= room.largest:
+            if batch.nbytes > room.largest or not size_is_known:
                 room.note(max(batch.nbytes, 1))  # views have no buffer
             given.append(batch.nbytes)
         self._samples = batch.samples.size
