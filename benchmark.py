@@ -5,7 +5,7 @@
     python benchmark.py objects --datadir DIR --url s3://bucket/prefix --verify
     python benchmark.py --batchsize 64 --batches 1000 python-file --datadir DIR
 
-Exit status: 0 for success; 1 if a leg failed, or differs from fn.readers.file; 2 for
+Exit status: 0 for success; 1 if a reader failed, or differs from fn.readers.file; 2 for
 bad input; 130 after Ctrl-C, with the figures until then.
 """
 

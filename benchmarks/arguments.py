@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from functools import partial
 
 from .environment import usable_cores
-from .legs import LEGS, MAPPED, TABLES, XNVME_BAM, XNVME_GDS, Leg
+from .legs import LEGS, MAPPED, TABLES, XNVME_BAM, XNVME_BLOCK, Leg
 from .situations import SITUATIONS
 from .workload import BadInputError, Settings
 
@@ -57,7 +57,7 @@ def names_of(legs: Iterable[Leg]) -> str:
 
 
 _COUNT = _integer(1, 2**31 - 1)
-_MAPPED, _BY_COMMANDS = names_of(MAPPED), names_of((XNVME_GDS, XNVME_BAM))
+_MAPPED, _BY_COMMANDS = names_of(MAPPED), names_of((XNVME_BLOCK, XNVME_BAM))
 _Rows = Sequence[tuple[str, Callable[[str], object], str, str, str]]
 _OPTIONS: _Rows = (
     ("--datadir", str, "DIR", "class directories, or their parent as DIR/train", "of --bmap"),
@@ -66,11 +66,11 @@ _OPTIONS: _Rows = (
         "--batches",
         _COUNT,
         "N",
-        "batches per pass of a round",
-        "as --seconds; cold: an epoch at most",
+        "batches of a round, in 8 turns; cold: of each pass",
+        "as --seconds; cold: an epoch",
     ),
-    ("--rounds", _COUNT, "N", "rounds per leg", "5; demo: 3; single leg: 1"),
-    ("--seconds", _seconds, "S", "least time of a round, in as many passes as that takes", "2"),
+    ("--rounds", _COUNT, "N", "rounds per reader", "5; demo: 3; single reader: 1"),
+    ("--seconds", _seconds, "S", "least time of a round; cold: in whole passes", "2"),
     ("--seed", _integer(-(2**63), 2**63 - 1), "N", "shuffle with this seed", "list order"),
     ("--threads", _COUNT, "N", "num_threads of DALI", f"all cores, at most {_MOST_THREADS}"),
     ("--prefetch", _COUNT, "N", "prefetch_queue_depth of DALI", "2"),
@@ -79,28 +79,28 @@ _OPTIONS: _Rows = (
     ("--uri", str, "URI", "device or image with the mapped files", "found through the map"),
     ("--queues", _COUNT, "N", f"queues of {_BY_COMMANDS}", "the backend's"),
     ("--io", str, "NAME", "asynchronous implementation of libxnvme", "the backend's"),
-    ("--copying-lanes", _COUNT, "N", "lanes of file legs that copy at once", "by the cores"),
+    ("--copying-lanes", _COUNT, "N", "lanes of readers of files that copy at once", "by the cores"),
     ("--json", str, "FILE", "write all figures to FILE", "not written"),
     ("--plot", str, "FILE", "write a chart of the figures to FILE, a PNG", "not written"),
 )
 _OF_OBJECTS: _Rows = (
     ("--endpoint", str, "URL", "the server, by IP address for DALI", "as AWS_ENDPOINT_URL says"),
     ("--requests", _COUNT, "N", "requests of object-store under way at once", "the backend's"),
-    ("--hedge", float, "SECONDS", "time after which to ask once more", "no leg"),
-    ("--cache", str, "DIR", "local directory for the leg with a cache", "no leg"),
+    ("--hedge", float, "SECONDS", "time after which to ask once more", "no reader"),
+    ("--cache", str, "DIR", "local directory for the reader with a cache", "no reader"),
 )
 _FLAGS = {
     "--cold": "drop the page cache before every round; needs root",
     "--decode": "decode the images instead of reading only their headers",
     "--verify": "first compare bytes and labels with those of fn.readers.file",
-    "--spin": f"{XNVME_GDS.name} polls for completions without pauses",
+    "--spin": f"{XNVME_BLOCK.name} polls for completions without pauses",
 }
 _SUMMARIES = {
-    "compare": "run every leg that works here, in turn, on the same samples",
+    "compare": "run every reader that works here, in turn, on the same samples",
     "demo": "make JPEGs in ./demo; verify and time readers hot, cold and over S3",
     "containers": "compare readers of tars and TFRecord files, on DIR/shards",
     "objects": "compare readers of s3://, on copies of the files in DIR",
-    **{leg.name: f"only this leg: {leg.summary}" for leg in LEGS},
+    **{leg.name: f"only this reader: {leg.summary}" for leg in LEGS},
 }
 
 
@@ -112,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Options may precede or follow the command.",
     )
     _add_options(top)
-    others = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads", "legs", "endpoint"))
+    others = dict.fromkeys(("datadir", "json", "plot", "rounds", "threads", "readers", "endpoint"))
     others["situations"] = None
     top.set_defaults(**asdict(_DEFAULTS) | others, verify=False)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -121,8 +121,10 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, argument_default=argparse.SUPPRESS)
         _add_options(command)
         if name in TABLES:
-            legs = partial(_names, what="leg", known=[leg.name for leg in TABLES[name]])
-            command.add_argument("--legs", type=legs, metavar="LEG,LEG", help="run only these legs")
+            legs = partial(_names, what="reader", known=[leg.name for leg in TABLES[name]])
+            command.add_argument(
+                "--readers", type=legs, metavar="READER,READER", help="run only these"
+            )
         if name == "compare":
             known = partial(_names, what="situation", known=[*SITUATIONS])
             text = f"in these situations: all, or some of {', '.join(SITUATIONS)} (default: hot)"
@@ -136,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_rows(parser, _OPTIONS)
-    text = f"memory that {_BY_COMMANDS} read into; with gpu, all legs end there (default: cpu)"
+    text = f"memory that {_BY_COMMANDS} read into; with gpu, all samples end there (default: cpu)"
     parser.add_argument("--mem", choices=("cpu", "pinned", "gpu"), help=text)
     text = "page-locked memory, for a pipeline with a GPU (default: auto, where it is possible)"
     parser.add_argument("--pinned", choices=("auto", "yes", "no"), help=text)
@@ -166,4 +168,4 @@ def refuse_unused(settings: Settings, legs: Sequence[Leg]) -> None:
         if given[name] and not any(leg.takes(name) for leg in legs):
             takers = names_of(leg for leg in LEGS if leg.takes(name))
             option = f"--{name.replace('_', '-')}"
-            raise BadInputError(f"{option} is for the legs {takers}, and none of them is to run")
+            raise BadInputError(f"{option} is for the readers {takers}, and none of them is to run")

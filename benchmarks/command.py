@@ -103,7 +103,7 @@ def _compare(options: argparse.Namespace, stack: ExitStack) -> int:
     with maps.with_map(compared.workload, results, legs) as workload:
         if not any(result.runs for result in results.values()):
             reasons = "; ".join(f"{it.name}: {it.skipped or it.failed}" for it in results.values())
-            raise BadInputError(f"no leg can run here: {reasons}")
+            raise BadInputError(f"no reader can run here: {reasons}")
         try:
             if options.verify:
                 verify(legs, workload, results)
@@ -136,7 +136,7 @@ def _prepare(options: argparse.Namespace, stack: ExitStack) -> Comparison:
     if workload.root is None and options.verify:
         raise BadInputError("--verify reads the files, and their file system is not mounted")
     report.check_outputs(options)
-    names = options.legs if options.command in TABLES else [options.command]
+    names = options.readers if options.command in TABLES else [options.command]
     table = options.command
     if situation is not None:
         table, names = situation.table, names or situation.legs

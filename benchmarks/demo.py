@@ -14,7 +14,7 @@ from typing import IO
 from bmap_tools.console import bar
 
 from . import arguments, dataset, disk, environment, maps, report, s3
-from .demo_summary import LABELS, notes_of, summary
+from .demo_summary import LABELS, notes_of, sentence, summary
 from .legs import BLOCK, LEGS, OBJECT_LEGS, REFERENCE
 from .measure import measure, results_of, running
 from .plot import draw
@@ -27,8 +27,8 @@ DIRECTORY = "demo"  # in the working directory, because the program's may be rea
 _PICTURES = os.path.join(DIRECTORY, "pictures")
 _DISK_BYTES = 320 << 20  # for 190 MB of pictures
 _ROUNDS = 3
-_SHORT = 1.0  # seconds of a round that decodes; in others the start would count too much
-_PLAIN = ("dali", "dali-nommap", "no-options")
+_SECONDS = 1.0  # of a round
+_PLAIN = ("dali", "dali-nommap", "python-file")
 _FILES = (*_PLAIN, "python-file-direct")
 _OBJECTS = ("dali-s3-32", "object-store")  # 32 threads: with this latency DALI's fastest
 _REFUSED = ("datadir", "cold", "bmap", "uri", "mem", "queues", "io", "spin")
@@ -117,7 +117,8 @@ class _Demo:
         legs = [leg for leg in LEGS if leg.name in names]
         given = arguments.settings(self._options)
         seed, rounds = 1 if given.seed is None else given.seed, self._options.rounds or _ROUNDS
-        workload = prepare(place, replace(given, seed=seed, rounds=rounds))
+        seconds = min(_SECONDS, given.seconds)
+        workload = prepare(place, replace(given, seed=seed, rounds=rounds, seconds=seconds))
         results = results_of(legs, workload)
         workload = self._stack.enter_context(maps.with_map(workload, results, legs))
         return Comparison("hot", legs, workload, results)
@@ -137,8 +138,7 @@ class _Demo:
     def _decoded(self, hot: Comparison) -> Comparison:
         """What is left of the difference in a pipeline that decodes on the CPU."""
         legs = [leg for leg in running(hot.legs, hot.results) if leg.name in _PLAIN]
-        seconds = min(_SHORT, hot.workload.settings.seconds)
-        workload = ordered(hot.workload, decode=True, seconds=seconds)
+        workload = ordered(hot.workload, decode=True)
         return Comparison("decoded", legs, workload, results_of(legs, workload))
 
     def _objects(self, hot: Comparison) -> Comparison | None:
@@ -165,7 +165,7 @@ class _Demo:
         document = {"environment": machine | {"busy": busy}, "verdict": untuned(parts)} | {
             part.title: {
                 "settings": asdict(part.workload.settings),
-                "legs": report.legs(part.results),
+                "readers": report.legs(part.results),
             }
             for part in parts
         }
@@ -173,7 +173,8 @@ class _Demo:
         draw(options.plot, parts, machine, LABELS)
         notes = notes_of(parts, busy, self._left_out)
         print("", *summary(parts, machine, notes), sep="\n")
-        print(f"Plot: {options.plot}; all rounds: {options.json}; log: {self._log.name}")
+        print(f"Plot: {options.plot}; all turns: {options.json}; log: {self._log.name}")
+        print(sentence(parts))
         return int(any(it.failed for part in parts for it in part.results.values()))
 
 

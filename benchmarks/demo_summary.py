@@ -5,12 +5,12 @@ from typing import Any
 
 from .measure import Figures, summarize
 from .plot import MACHINE
-from .verdict import Comparison, X, times, untuned, verdict, warnings_of
+from .verdict import Comparison, X, times, untuned, warnings_of
 
 _MOST_NOTES = 5
 _THEIRS = "fn.readers.file"
 _ROWS = {
-    "no-options": "readers.file",
+    "python-file": "readers.file",
     "object-store": "readers.file",
     "python-file-direct": "readers.file, direct",
     "block": "readers.file, block",
@@ -58,16 +58,14 @@ def notes_of(
 def summary(
     parts: Sequence[Comparison], machine: Mapping[str, Any], notes: Sequence[str]
 ) -> Iterator[str]:
-    """The lines of the summary, 15 at most: the table has 9, and the notes have 6."""
+    """The lines of the summary, 16 at most: 10 and those of the notes."""
     workload = parts[0].workload
     size, count = workload.sizes.mean() / 1e3, len(workload.catalog)
     failed = any(it.failed for part in parts for it in part.results.values())
     same = "differ: see below" if failed else "are those of DALI"
-    rounds = {len(it.rounds) for part in parts for it in part.results.values() if it.rounds}
-    yield verdict({name: row["ratio"] for name, row in untuned(parts).items()})
     yield f"{count:,} JPEGs of {size:.0f} KB, shuffled: bytes, labels and order {same}."
     yield MACHINE.format_map(machine)
-    yield f"Medians of {' or '.join(map(str, sorted(rounds)))} rounds, in turns. {X}."
+    yield f"{X}."
     yield "Read, not decoded, but for the last column. S3: a server here; ms to the first byte."
     rows = [_rows(part) for part in parts]
     yield f"{'images/s':24}" + "".join(f"{part.title:>18}" for part in parts)
@@ -75,9 +73,19 @@ def summary(
         cells = [_cell(name, row.get(name)) for row in rows]
         if any(cells):
             yield (f"{name:24}" + "".join(f"{cell:>18}" for cell in cells)).rstrip()
+    firsts = {name: it.first_seconds for name, it in parts[0].results.items()}
+    if (ours := firsts.get("python-file")) and (theirs := firsts.get("dali-nommap")):
+        yield f"First batch, hot: {_THEIRS} {theirs:.2f} s, readers.file {ours:.2f} s."
     yield from notes[:_MOST_NOTES]
     if len(notes) > _MOST_NOTES:
         yield f"And {len(notes) - _MOST_NOTES} more: the JSON file has the reasons"
+
+
+def sentence(parts: Sequence[Comparison]) -> str:
+    """The verdict, for a reader of one line."""
+    x = {name: row["ratio"] for name, row in untuned(parts).items()}
+    said = ", ".join(f"{times(ratio)} {what}" for what, ratio in x.items() if ratio is not None)
+    return f"Swap the call, and nothing else: {said or 'nothing'} of DALI's images a second."
 
 
 def _cell(name: str, row: Figures | None) -> str:

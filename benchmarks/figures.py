@@ -25,19 +25,19 @@ from .report import cell
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
-_TARS = "dali-webdataset,webdataset,webdataset-mmap"
-_RECORDS = "dali-tfrecord,tfrecord,tfrecord-mmap"
+_TARS = "dali-webdataset,webdataset,webdataset-read"
+_RECORDS = "dali-tfrecord,tfrecord,tfrecord-read"
 RUNS = {
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
     "containers-cold": "containers --cold --seed 1 --rounds 9",
     "containers-hot": "containers --seed 1 --rounds 7",
-    "containers-mapped": f"containers --batches 2000 --rounds 7 --legs {_TARS},{_RECORDS}",
+    "containers-mapped": f"containers --batches 2000 --rounds 7 --readers {_TARS},{_RECORDS}",
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
 }
 """The options of benchmark.py, by the names of the tables."""
-_COLUMNS = {"images/s": "img_per_s", "slowest and fastest round": "img_per_s_min"}
-_COLUMNS |= {"CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms", "x dali": "ratio"}
+_COLUMNS = {"images/s": "img_per_s", "CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms"}
+_COLUMNS |= {"x dali": "ratio", "quartiles": "ratio_q1", "CPU x": "cpu_ratio"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -80,7 +80,7 @@ def replaced(page: str, name: str, table: str) -> str:
 def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
     """The table of a benchmark, below its date, machine and command."""
     machine, settings = measured["environment"], measured["settings"]
-    legs = {name: leg["summary"] for name, leg in measured["legs"].items() if leg["summary"]}
+    legs = {name: leg["summary"] for name, leg in measured["readers"].items() if leg["summary"]}
     head = (
         "{date}. {cpu}, {cores} cores, Linux {kernel}, {file_system}; Python {python}, DALI "
         "{dali}. `python benchmark.py {command}`: {rounds} rounds, batches of {batch_size}, "
@@ -90,7 +90,7 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
         date=machine["time"][:10],
         command=" ".join(command),
     )
-    rows = [["leg", *_COLUMNS]]
+    rows = [["reader", *_COLUMNS]]
     for name, figures in legs.items():
         rows.append([f"`{name}`", *(_shown(key, figures) for key in _COLUMNS.values())])
     first, *others = (f"| {' | '.join(row)} |\n" for row in rows)
@@ -99,7 +99,9 @@ def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
 
 def _shown(key: str, figures: Mapping[str, float | None]) -> str:
     text = cell(key, figures.get(key))
-    return f"{text} to {cell(key, figures['img_per_s_max'])}" if key == "img_per_s_min" else text
+    if key == "ratio_q1" and key in figures:
+        text += f" to {cell(key, figures['ratio_q3'])}"
+    return text
 
 
 def _data(directory: str, images: int) -> str:

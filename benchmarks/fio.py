@@ -1,4 +1,4 @@
-"""fio on the storage that the leg `block` (else `xnvme-gds`) reads: the upper limit of raw reads.
+"""fio on the storage that the leg `block` (else `xnvme-block`) reads: the upper limit of raw reads.
 
 The options and the JSON output are those of fio(1), version 3.
 """
@@ -47,7 +47,7 @@ class Fio:
     command: tuple[str, ...] = ()
     result: Result = field(default_factory=lambda: Result("fio"))
 
-    def run(self, tick: Tick) -> Round:
+    def run(self, _: Result, tick: Tick) -> Round:
         """Run fio for one round; a RuntimeError has the message of a failed one."""
         if self.cold:
             drop_caches()
@@ -69,7 +69,7 @@ class Fio:
         return (
             f"fio: {figures['gb_per_s']:.2f} GB/s, {figures['cpu_s_per_gb']:.2f} CPU s/GB: random "
             f"reads of {BLOCK_BYTES >> 10} KiB from {self.path}, queue depth {QUEUE_DEPTH}, "
-            f"O_DIRECT; {self.leg} reaches {share} of its GB/s in the same round"
+            f"O_DIRECT; {self.leg} reaches {share} of its GB/s"
         )
 
     def as_json(self, results: Results) -> dict[str, Any]:
@@ -78,21 +78,20 @@ class Fio:
             "skipped": self.result.skipped,
             "failed": self.result.failed,
             "command": self.command,
-            "leg": self.leg,
+            "reader": self.leg,
             "summary": self._summary(results),
             "rounds": [one.as_json() for one in self.result.rounds],
         }
 
     def _summary(self, results: Results) -> dict[str, float] | None:
-        """Medians. `block_share`: GB/s of the leg over GB/s of fio in the same round."""
+        """Medians. `block_share`: GB/s of the leg over GB/s of fio."""
         if not self.result.rounds:
             return None
-        its = [one.figures["gb_per_s"] for one in self.result.rounds]
-        ours = [one.figures["gb_per_s"] for one in results[self.leg].rounds]
-        shares = [{"block_share": our / one} for our, one in zip(ours, its, strict=False)]
         figures = medians([one.figures for one in self.result.rounds])
         figures = {key: figures[key] for key in ("gb_per_s", "cpu_s_per_gb")}
-        return figures | (medians(shares) if shares else {})
+        if ours := [one.figures for one in results[self.leg].rounds]:
+            figures["block_share"] = medians(ours)["gb_per_s"] / figures["gb_per_s"]
+        return figures
 
 
 def prepare(legs: Iterable[Leg], workload: Workload, results: Results) -> Fio | None:
@@ -117,7 +116,7 @@ def prepare(legs: Iterable[Leg], workload: Workload, results: Results) -> Fio | 
         *("fio", "--name=randread", "--readonly", "--rw=randread", "--direct=1", "--invalidate=0"),
         *("--ioengine=libaio", f"--iodepth={QUEUE_DEPTH}", f"--bs={BLOCK_BYTES}"),
         *(f"--filename={name}", f"--offset={offset}", f"--size={size}"),
-        f"--io_size={max(workload.delivered_bytes(workload.order.size), BLOCK_BYTES)}",
+        f"--io_size={max(workload.delivered_bytes(0, workload.order.size), BLOCK_BYTES)}",
         *(f"--runtime={_MOST_SECONDS}", "--output-format=json"),
     )
     return fio

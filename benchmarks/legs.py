@@ -11,7 +11,7 @@ import numpy as np
 from nvidia.dali import fn
 
 from dali_storage import BackendUnavailable, Reader, readers
-from dali_storage.backends.linux import mapping, pci
+from dali_storage.backends.linux import pci
 from dali_storage.contract import registry
 from dali_storage.contract.devices import problem_of
 
@@ -27,15 +27,15 @@ class Backend:
     Attributes:
         takes: settings that are its options, too; those that are None are left to the backend.
         direct: its option of that name, if it has one.
-        mapped: its option io is "mmap".
-        bare: it is the default, and a reader is called without any option of storage.
+        copies: its option io is "read", so that containers are not mapped.
+        bare: it is the default; without options, a reader is called without naming it.
         submits: a GPU submits its commands, whatever memory it reads into.
     """
 
     name: str
     takes: tuple[str, ...] = ()
     direct: bool | None = None
-    mapped: bool = False
+    copies: bool = False
     submits: bool = False
     bare: bool = False
 
@@ -45,15 +45,15 @@ class Backend:
         values = {name: settings[name] for name in self.takes} | {"direct": self.direct}
         if self.submits or values.get("mem", "cpu") != "cpu":
             values["gpu"] = workload.settings.device_id
-        if self.mapped:
-            values["io"] = "mmap"
+        if self.copies:
+            values["io"] = "read"
         return {name: value for name, value in values.items() if value is not None}
 
     def arguments(self, workload: Workload) -> dict[str, Any]:
         """The arguments of its reader that say how to read."""
         options: dict[str, Any] = {}
-        if not self.bare:
-            options = {"backend": self.name, "backend_options": self.options(workload)}
+        if (given := self.options(workload)) or not self.bare:
+            options = {"backend": self.name, "backend_options": given}
         if "mem" in self.takes and workload.settings.mem == "gpu":
             options["device"] = "gpu"
         elif workload.settings.pinned != "auto":
@@ -168,7 +168,7 @@ def _opens(backend: Backend, workload: Workload) -> str | None:
 def _block_device(workload: Workload) -> str | None:
     uri = workload.settings.uri
     if uri is not None and takes_nvme_commands_only(uri):
-        return f"--uri {uri} is neither a block device nor an image; xnvme-gds may read it"
+        return f"--uri {uri} is neither a block device nor an image; xnvme-block may read it"
     return None
 
 
@@ -188,11 +188,6 @@ def _room_in_memory(workload: Workload) -> str | None:
     if data > free / 2:
         return f"the data ({data:.1f} GB) would fill more than half of the free {free:.1f} GB"
     return None
-
-
-def _maps(_: Workload) -> str | None:
-    problem = mapping.missing()
-    return None if problem is None else str(problem)
 
 
 _PAGE_LOCKED = _unless(
@@ -233,16 +228,15 @@ def _file_leg(name: str, backend: Backend, summary: str, *needs: Need) -> Leg:
     return Leg(name, _FILES, _reads("file", backend), summary, backend, needs)
 
 
-CACHED = Backend("python-file", ("copying_lanes",), direct=False)
 UNCACHED = Backend("python-file", ("copying_lanes",), direct=True)
 _XNVME_FILE = Backend("xnvme-file", ("copying_lanes", "io"))
 _BLOCK = Backend("block", ("bmap", "uri"))
 REFERENCE = Leg("dali-nommap", _FILES, _READ_BY_DALI, "the same by read()")
 BLOCK = _file_leg("block", _BLOCK, "block: extents, found by a map (--bmap)", _block_device)
-XNVME_GDS = _file_leg(
-    "xnvme-gds",
+XNVME_BLOCK = _file_leg(
+    "xnvme-block",
     Backend("xnvme-block", ("bmap", "uri", "io", "mem", "queues", "spin")),
-    "xnvme-block: the same by NVMe commands (--uri, --io, --mem, --queues, --spin)",
+    "the extents by NVMe commands (--uri, --io, --mem, --queues, --spin)",
     _controller_for_gpu,
 )
 XNVME_BAM = _file_leg(
@@ -251,11 +245,13 @@ XNVME_BAM = _file_leg(
     "xnvme-bam: the same, submitted by a GPU (--uri, --mem, --queues)",
     *(_controller, _PAGE_LOCKED),
 )
-MAPPED = (BLOCK, XNVME_GDS, XNVME_BAM)
+MAPPED = (BLOCK, XNVME_BLOCK, XNVME_BAM)
 """The legs that need an extent map."""
-_PLAIN = Backend("python-file", bare=True)
-NO_OPTIONS = _file_leg("no-options", _PLAIN, "readers.file: the call swapped, and nothing else")
-PYTHON_FILE = _file_leg("python-file", CACHED, "python-file: files, page cache")
+PYTHON_FILE = _file_leg(
+    "python-file",
+    Backend("python-file", ("copying_lanes",), bare=True),
+    "readers.file: the call swapped, and nothing else",
+)
 _DIRECT = _file_leg("python-file-direct", UNCACHED, "python-file: files, O_DIRECT", direct_io)
 _MEMORY = _file_leg(
     "memory",
@@ -269,7 +265,7 @@ def _decoded(leg: Leg) -> Leg:
     """The leg in a pipeline that decodes its images."""
     family = replace(_FILES, baselines=("dali-decoded", "dali-nommap-decoded"))
     needs = (
-        _unless(lambda it: it.settings.decode, "--decode: all legs do"),
+        _unless(lambda it: it.settings.decode, "--decode: all readers do"),
         _HOST_MEMORY,
         *leg.needs,
     )
@@ -277,7 +273,7 @@ def _decoded(leg: Leg) -> Leg:
     def adapt(workload: Workload) -> Workload:
         return replace(workload, settings=replace(workload.settings, decode=True))
 
-    name = f"{leg.name}-decoded".replace("no-options-", "")
+    name = f"{leg.name}-decoded".replace("python-file-", "")
     summary = f"{leg.name}, with fn.decoders.image"
     return replace(leg, name=name, family=family, needs=needs, adapt=adapt, summary=summary)
 
@@ -287,9 +283,8 @@ _MMAP = Leg("dali", _FILES, _reads("file"), "fn.readers.file by mmap")
 LEGS = (
     _MMAP,
     REFERENCE,
-    NO_OPTIONS,
-    Leg("dali-io-file", _FILES, reading(read_with_io_file), _IO_FILE),
     PYTHON_FILE,
+    Leg("dali-io-file", _FILES, reading(read_with_io_file), _IO_FILE),
     _DIRECT,
     _file_leg(
         "xnvme-file",
@@ -300,23 +295,18 @@ LEGS = (
     *MAPPED,
     _MEMORY,
     Leg("naive", _FILES, reading(read_naively), "the Python iterator that a user would write"),
-    *map(_decoded, (_MMAP, REFERENCE, NO_OPTIONS)),
+    *map(_decoded, (_MMAP, REFERENCE, PYTHON_FILE)),
 )
 
 
-_MAPPED = _file_leg(
-    "python-file-mmap",
-    Backend("python-file", mapped=True),
-    'python-file: containers, io="mmap"',
-    _maps,
-    _unless(
-        lambda it: it.settings.device_id is not None and it.settings.pinned != "no",
-        "a GPU reads page-locked copies; --pinned no",
-    ),
+_COPIED = _file_leg(
+    "python-file-read",
+    Backend("python-file", copies=True),
+    'python-file: containers, io="read"',
 )
 _ENDS = {
-    "": NO_OPTIONS,
-    "-mmap": _MAPPED,
+    "": PYTHON_FILE,
+    "-read": _COPIED,
     "-direct": _DIRECT,
     "-block": BLOCK,
     "-memory": _MEMORY,
@@ -394,7 +384,7 @@ OBJECT_LEGS = (
 )
 
 UNTUNED = {
-    "no-options": "",
+    "python-file": "",
     "decoded": "decoded",
     "object-store": "",
     "webdataset": "tars",

@@ -33,7 +33,7 @@ def draw(
             "color": ["tab:green" if name in ours else "tab:gray" for name in figures],
             "tick_label": [(labels or {}).get(name, name) for name in figures],
         }
-        keys = ("img_per_s", "img_per_s_min", "img_per_s_max", "cpu_us_per_img")
+        keys = ("img_per_s", "img_per_s_q1", "img_per_s_q3", "cpu_us_per_img")
         speed, least, most, cost = (
             np.array([row[key] for row in figures.values()]) for key in keys
         )
@@ -51,7 +51,7 @@ def draw(
             axes.xaxis.set_major_formatter("{x:,.0f}")
             axes.locator_params(axis="x", nbins=5)
             axes.spines[["top", "right"]].set_visible(False)
-    what = f"median, slowest and fastest round; {X}"
+    what = f"median and quartiles of the turns; {X}"
     picture.suptitle(f"{MACHINE.format_map(machine)}\n{what}", fontsize="medium", wrap=True)
     with replacing(path) as file:
         picture.savefig(file, format="png", dpi=120)

@@ -19,11 +19,12 @@ from .pipelines import describe_use
 from .verdict import Comparison, X, untuned, verdict, warnings_of
 from .workload import BadInputError
 
-_SPEEDS = {"img/s": "img_per_s", "min": "img_per_s_min", "max": "img_per_s_max"}
+_SPEEDS = {"img/s": "img_per_s"}
 _COSTS = {"CPU us/img": "cpu_us_per_img", "CPU s/GB": "cpu_s_per_gb"}
 _WAITS = {"wait p50 ms": "wait_p50_ms", "p99 ms": "wait_p99_ms"}
 _WAITS |= {"read p95 ms": "reading_p95_ms", "read p99 ms": "reading_p99_ms"}
-_COLUMNS = _SPEEDS | _COSTS | _WAITS | {"x dali": "ratio", "CPU x": "cpu_ratio"}
+_RATIOS = {"x dali": "ratio", "from": "ratio_q1", "to": "ratio_q3", "CPU x": "cpu_ratio"}
+_COLUMNS = _SPEEDS | _COSTS | _WAITS | _RATIOS
 """The figures in the table, by their titles."""
 
 
@@ -58,7 +59,7 @@ def publish(
             "settings": asdict(compared.workload.settings),
             "verdict": plain,
             "warnings": warnings,
-            "legs": legs(compared.results),
+            "readers": legs(compared.results),
             **more,
         }
         write_json(options.json, document)
@@ -110,7 +111,7 @@ def _show_table(compared: Comparison, machine: Mapping[str, Any]) -> None:
             state = "not run" if result.failed is None else "failed"
             print(f"{result.name}: {state}: {result.skipped or result.failed}")
     if any("ratio" in figures for figures in summarize(results).values()):
-        print(f"img/s, min, max: median, slowest and fastest round; {X}; CPU x: of the same legs")
+        print(f"img/s: median of the turns; {X}; from, to: quartiles; CPU x: of CPU time")
 
 
 def _table(results: Results) -> Table:
@@ -121,7 +122,7 @@ def _table(results: Results) -> Table:
         name: [cell(key, row.get(key)) for key in columns.values()] for name, row in figures.items()
     }
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
-    table.add_column("leg", no_wrap=True)
+    table.add_column("reader", no_wrap=True)
     for column, title in enumerate(columns):
         # A title may be wrapped, a number may not.
         width = max((len(row[column]) for row in cells.values()), default=0)
@@ -149,6 +150,7 @@ def legs(results: Results) -> dict[str, Any]:
             "lanes": result.lanes and result.lanes[1],
             "memory": result.memory,
             "transport": result.transport,
+            "first_seconds": result.first_seconds,
             "summary": figures.get(name),
             "rounds": [
                 one.as_json() | {"samples": one.samples, "waits_seconds": one.waits.tolist()}

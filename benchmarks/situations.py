@@ -35,7 +35,7 @@ class Situation:
 
     Attributes:
         title: what the verdict calls it.
-        legs: those of `table` that are compared, but for --legs.
+        legs: those of `table` that are compared, but for --readers.
     """
 
     title: str
@@ -129,7 +129,7 @@ _MANY = 4096
 _COPIED = 2000
 _SMALL = 4000
 _HALF_KB, _FEW_KB = (12, 12), (22, 36)  # sides of noise; 500 bytes, and 1.5 to 4 KB
-_DALI, _PLAIN = ("dali", "dali-nommap"), ("dali", "dali-nommap", "no-options")
+_DALI, _PLAIN = ("dali", "dali-nommap"), ("dali", "dali-nommap", "python-file")
 _OF_TARS = ("dali-webdataset", "dali-webdataset-nommap", "webdataset")
 _OF_OBJECTS = ("dali-s3-2", "dali-s3-32", "object-store")
 SITUATIONS = {
@@ -140,7 +140,7 @@ SITUATIONS = {
     "twice": Situation("twice the memory", _twice, (*_PLAIN, "python-file-direct")),
     "slow": Situation("1 ms a request", _slow, _PLAIN),
     "image": Situation("cold ext4 image", _image, (*_PLAIN, "python-file-direct", "block")),
-    "tars": Situation("hot", _tars, (*_OF_TARS, "webdataset-mmap"), "containers"),
+    "tars": Situation("hot", _tars, (*_OF_TARS, "webdataset-read"), "containers"),
     "small": Situation(
         "1.5 to 4 KB", partial(_small, sides=_FEW_KB, batch=256), (*_PLAIN, "memory")
     ),

@@ -8,13 +8,15 @@ import numpy as np
 
 from .environment import busy_share, cpu_of_others
 from .legs import UNTUNED, Leg
-from .measure import Figures, Results, summarize
+from .measure import DRIFT, Figures, Results, drifts, summarize
 from .workload import Workload
 
-X = "x: the median of the rounds' ratios to the better mode of DALI's own reader in the same round"
+X = "x: the median of the ratios to DALI's own reader, in its faster mode, in neighbouring turns"
 _LOOK = 0.3  # seconds
-_BUSY, _SPREAD = 0.1, 0.3
-"""From where on there is a warning: the share of the processors, and that of the median."""
+_BUSY = 0.1
+"""The share of the processors from which on there is a warning."""
+_FILL = 1024
+"""Samples in DALI's `initial_fill`; it reads them for the first batch, if it shuffles."""
 
 
 @dataclass(slots=True)
@@ -51,15 +53,22 @@ def warnings_of(busy: Mapping[str, float], compared: Sequence[Comparison]) -> li
         for when, share in busy.items()
         if share > _BUSY
     ]
-    spread = []
-    for part in compared:
-        for name, row in summarize(part.results).items():
-            least, middle, most = (row[f"img_per_s{end}"] or 1 for end in ("_min", "", "_max"))
-            if (share := (most - least) / middle) > _SPREAD:
-                spread.append(f"{part.title} {name} by {share:.0%}")
-    if spread:
-        found.append(f"rounds spread, of their median: {', '.join(spread)}")
-    return [f"warning: {warning}: repeat when the machine is quiet" for warning in found]
+    halves = [
+        f"{part.title} {name} by {drift:.0%}"
+        for part in compared
+        for name, drift in drifts(part.results).items()
+        if drift > DRIFT
+    ]
+    if halves:
+        found.append(f"the two halves of the run differ: {', '.join(halves)}")
+    found = [f"warning: {warning}: repeat when the machine is quiet" for warning in found]
+    return found + [
+        f"warning: {part.title}: the filling of DALI's shuffle buffer decides: an epoch has "
+        f"{samples:,} samples; at least {4 * _FILL:,} are needed"
+        for part in compared
+        if part.workload.settings.cold and part.workload.settings.seed is not None
+        if (samples := len(part.workload.catalog)) < 4 * _FILL
+    ]
 
 
 def untuned(compared: Iterable[Comparison]) -> dict[str, Figures]:
@@ -68,8 +77,14 @@ def untuned(compared: Iterable[Comparison]) -> dict[str, Figures]:
         f"{part.title} {UNTUNED[name]}".strip(): row
         for part in compared
         for name, row in summarize(part.results).items()
-        if name in UNTUNED and "ratio" in row
+        if name in UNTUNED and "ratio" in row and not _is_tuned(part.workload)
     }
+
+
+def _is_tuned(workload: Workload) -> bool:
+    """Whether the command line has options of the readers."""
+    its = workload.settings
+    return its.copying_lanes is not None or its.pinned != "auto"
 
 
 def verdict(ratios: Mapping[str, float | None]) -> str:

@@ -100,9 +100,10 @@ class Workload:
         """The samples of a batch. To fill its queue, DALI requests batches beyond the last one."""
         return cast("IntArray", self.order[iteration % len(self.order)])
 
-    def delivered_bytes(self, samples: int) -> int:
-        """The exact number of bytes in the first `samples` samples of the order."""
-        return int(self.sizes[self.order.reshape(-1)[:samples]].sum())
+    def delivered_bytes(self, first: int, samples: int) -> int:
+        """The number of bytes in so many samples of the order, which is repeated at its end."""
+        which = np.arange(first, first + samples)
+        return int(self.sizes[np.take(self.order, which, mode="wrap")].sum())
 
     def name(self, batch: int, slot: int) -> str:
         """The path of a sample, printable."""

@@ -103,8 +103,8 @@ class RequestThreads:
                 answer = self._ask(call, position)
             except BaseException as error:  # a panic of Rust is no Exception
                 answer = error
-            self._pace.give_back()
             call.answer(position, answer)
+            self._pace.give_back()
             del call, answer
 
     def _work_again(self) -> None:

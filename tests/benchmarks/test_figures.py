@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import arguments, figures
 
-SUMMARY = {"img_per_s": 1234.4, "img_per_s_min": 1000.0, "img_per_s_max": 2000.0}
+SUMMARY = {"img_per_s": 1234.4, "cpu_s_per_gb": 0.5}
 MEASURED = {
     "environment": {
         "time": "2026-01-02T03:04:05+00:00",
@@ -18,10 +18,10 @@ MEASURED = {
         "dali": "2.4.0",
     },
     "settings": {"rounds": 5, "batch_size": 64, "threads": 2},
-    "legs": {
-        "dali": {"summary": SUMMARY | {"cpu_s_per_gb": 0.5, "ratio": 1.0}},
+    "readers": {
+        "dali": {"summary": SUMMARY | {"ratio": 1.0, "ratio_q1": 0.9, "ratio_q3": 1.2}},
         "block": {"summary": None},
-        "memory": {"summary": SUMMARY | {"cpu_s_per_gb": 0.25, "ratio": None}},
+        "memory": {"summary": SUMMARY | {"cpu_s_per_gb": 0.25, "wait_p99_ms": 2.0}},
     },
 }
 
@@ -31,11 +31,11 @@ def test_a_table_has_its_date_machine_and_command_and_the_legs_that_ran():
     head, _, columns, line, *rows = table.splitlines()
     assert head.startswith("2026-01-02. Some CPU, 2 cores, Linux 6.1.2, ext4; Python 3.11.7, ")
     assert "`python benchmark.py compare --cold`: 5 rounds" in head
-    assert columns == "| leg | images/s | slowest and fastest round | CPU s/GB | p99 ms | x dali |"
-    assert line == "|---|---|---|---|---|---|"
+    assert columns == "| reader | images/s | CPU s/GB | p99 ms | x dali | quartiles | CPU x |"
+    assert line == "|---|---|---|---|---|---|---|"
     assert rows == [
-        "| `dali` | 1,234 | 1,000 to 2,000 | 0.50 | - | 1.00 |",
-        "| `memory` | 1,234 | 1,000 to 2,000 | 0.25 | - | - |",
+        "| `dali` | 1,234 | 0.50 | - | 1.00 | 0.90 to 1.20 | - |",
+        "| `memory` | 1,234 | 0.25 | 2.00 | - | - | - |",
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from nvidia.dali.data_node import DataNode
 
 from benchmarks import fio, legs, workload
-from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_GDS
+from benchmarks.legs import BLOCK, OBJECT_LEGS, PYTHON_FILE, XNVME_BAM, XNVME_BLOCK
 from benchmarks.measure import Result
 from benchmarks.workload import Settings
 from dali_storage.backends.xnvme_bam import XnvmeBamReader
@@ -21,13 +21,13 @@ def prepare(data, **settings):
 
 
 NEEDED = "needs the PCI address of an NVMe controller: --uri 0000:3b:00.0"
-NO_BLOCKS = "is neither a block device nor an image; xnvme-gds may read it"
+NO_BLOCKS = "is neither a block device nor an image; xnvme-block may read it"
 
 
 @pytest.mark.parametrize(
     ("leg", "settings", "reason"),
     [
-        (XNVME_GDS, {"mem": "gpu"}, f"--mem gpu: it {NEEDED}"),
+        (XNVME_BLOCK, {"mem": "gpu"}, f"--mem gpu: it {NEEDED}"),
         (XNVME_BAM, {}, f"it {NEEDED}"),
         (XNVME_BAM, {"uri": "/dev/nvme0n1"}, f"it {NEEDED}"),
         (XNVME_BAM, {"uri": CONTROLLER, "mem": "pinned"},
@@ -41,23 +41,24 @@ def test_legs_that_cannot_read_a_device_say_so(data, leg, settings, reason):
 
 
 def test_fio_is_left_out_where_only_nvme_commands_read(data):
-    found = fio.prepare([XNVME_GDS], prepare(data, uri=CONTROLLER), {"xnvme-gds": Result("")})
+    found = fio.prepare([XNVME_BLOCK], prepare(data, uri=CONTROLLER), {"xnvme-block": Result("")})
     assert found.result.skipped == f"it reads block devices and images, not {CONTROLLER}"
 
 
+LANES = {"copying_lanes": 2}
 MEM = {"uri": CONTROLLER, "gpu": 1}
 
 
 @pytest.mark.parametrize(
     ("leg", "settings", "arguments", "options"),
     [
-        (PYTHON_FILE, {}, {}, {"direct": False}),
-        (PYTHON_FILE, {"pinned": "yes"}, {"pinned": True}, {"direct": False}),
-        (PYTHON_FILE, {"pinned": "no", "mem": "gpu"}, {"pinned": False}, {"direct": False}),
+        (PYTHON_FILE, LANES, {}, LANES),
+        (PYTHON_FILE, LANES | {"pinned": "yes"}, {"pinned": True}, LANES),
+        (PYTHON_FILE, LANES | {"pinned": "no", "mem": "gpu"}, {"pinned": False}, LANES),
         (BLOCK, {"mem": "gpu"}, {}, {"uri": CONTROLLER}),
-        (XNVME_GDS, {"mem": "cpu"}, {}, {"uri": CONTROLLER, "mem": "cpu", "spin": False}),
-        (XNVME_GDS, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
-        (XNVME_GDS, {"mem": "gpu"}, {"device": "gpu"}, MEM | {"mem": "gpu", "spin": False}),
+        (XNVME_BLOCK, {"mem": "cpu"}, {}, {"uri": CONTROLLER, "mem": "cpu", "spin": False}),
+        (XNVME_BLOCK, {"mem": "pinned"}, {}, MEM | {"mem": "pinned", "spin": False}),
+        (XNVME_BLOCK, {"mem": "gpu"}, {"device": "gpu"}, MEM | {"mem": "gpu", "spin": False}),
         (XNVME_BAM, {"mem": "cpu", "queues": 4}, {}, MEM | {"mem": "cpu", "queues": 4}),
         (XNVME_BAM, {"mem": "gpu", "pinned": "no"}, {"device": "gpu"}, MEM | {"mem": "gpu"}),
     ],
@@ -77,7 +78,7 @@ def test_a_leg_asks_for_the_options_of_its_settings(
     with pytest.raises(StopAsyncIteration), leg.build(made, False):
         pass
     assert asked.pop("backend_options") == options
-    backend = {XNVME_GDS: "xnvme-block", XNVME_BAM: "xnvme-bam"}.get(leg, leg.name)
+    backend = leg.backend.name
     assert (
         asked
         == {"file_root": str(data / "train"), "name": "Reader", "backend": backend} | arguments
@@ -86,14 +87,14 @@ def test_a_leg_asks_for_the_options_of_its_settings(
 
 @pytest.mark.parametrize("name", legs.UNTUNED)
 def test_the_legs_of_the_verdict_have_no_option(name, data):
-    (leg,) = (leg for table in legs.TABLES.values() for leg in table if leg.name == name)
-    made = workload.prepare(str(data), Settings(copying_lanes=2))
+    leg = next(leg for table in legs.TABLES.values() for leg in table if leg.name == name)
+    made = workload.prepare(str(data), Settings())
     a_store = {"backend": "object-store", "backend_options": {}}
     assert leg.backend.arguments(made) == (a_store if name == "object-store" else {})
 
 
 @pytest.mark.parametrize(
-    ("leg", "backend"), [(XNVME_GDS, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
+    ("leg", "backend"), [(XNVME_BLOCK, XnvmeBlockReader), (XNVME_BAM, XnvmeBamReader)]
 )
 def test_the_options_of_a_leg_are_those_of_its_backend(leg, backend):
     assert leg.backend is not None

@@ -31,8 +31,8 @@ def test_objects_measures_every_leg(objects, tmp_path, server, monkeypatch):
     options = ("--requests", 7, "--hedge", 0.5, "--cache", tmp_path / "cache")
     done = objects("--endpoint", server.url, "--verify", *options)
     assert done.status == 0
-    assert [*done.kept["legs"]] == NAMES
-    for name, leg in done.kept["legs"].items():
+    assert [*done.kept["readers"]] == NAMES
+    for name, leg in done.kept["readers"].items():
         assert (leg["failed"], leg["skipped"]) == (None, None), name
         assert leg["summary"]["ratio"] > 0
         assert leg["summary"]["cpu_s_per_gb"] > 0
@@ -42,7 +42,7 @@ def test_objects_measures_every_leg(objects, tmp_path, server, monkeypatch):
 
 
 def test_legs_whose_options_are_not_given_are_not_run(objects):
-    done = objects("--legs", ",".join(name for name in NAMES if name.startswith("object-store")))
+    done = objects("--readers", ",".join(name for name in NAMES if name.startswith("object-store")))
     assert done.status == 0
     assert "object-store-hedged: not run: it needs --hedge" in done.out
     assert "object-store-cached: not run: it needs --cache" in done.out
@@ -55,7 +55,7 @@ def test_the_cache_is_warm_before_the_first_round(objects, tmp_path, server):
     fill_caches([leg], workload, results_of([leg], workload))
     read = Counter(request.key for request in server.log(clear=True) if request.kind == "GET")
     assert len(read) == IMAGES
-    assert objects("--legs", leg.name, "--cache", settings.cache, "--seed", 3).status == 0
+    assert objects("--readers", leg.name, "--cache", settings.cache, "--seed", 3).status == 0
     assert [request for request in server.log() if request.kind == "GET"] == []
 
 

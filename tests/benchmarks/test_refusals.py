@@ -18,7 +18,7 @@ REFUSED = [
     ("compare --datadir NOTHING", "no files found"),
     ("--batches 0 compare --datadir DATA", "--batches: must be an integer from 1 to "),
     ("dali --seed 9223372036854775808 --datadir DATA", " to 9223372036854775807, not 92233"),
-    ("compare --datadir DATA --legs dali,foo", "unknown leg 'foo'; known are dali, dali-no"),
+    ("compare --datadir DATA --readers dali,foo", "unknown reader 'foo'; known are dali, dali-no"),
     ("foo --datadir DATA", "python-file-direct"),
     ("compare --datadir DATA --seconds -1", "--seconds: must be from 0 to 3600, not -1"),
     ("compare --datadir DATA --in hot,warm", "unknown situation 'warm'; known are hot, cold, "),
@@ -30,13 +30,13 @@ REFUSED = [
     ("--cold dali --datadir DATA", "needs root"),
     ("dali --datadir BROKEN --batchsize 2", "BROKEN/c/1.jpg is not an image that fn."),
     ("dali --datadir BROKEN --batchsize 2 --decode", "BROKEN/c/1.jpg is not an image that fn."),
-    # options that no leg uses
+    # options that no reader uses
     ("dali --bmap bmap.json --datadir DATA",
-     "--bmap is for the legs block, xnvme-gds and xnvme-bam, and none of them is to run"),
+     "--bmap is for the readers block, xnvme-block and xnvme-bam, and none of them is to run"),
     ("dali --mem pinned --device-id 0 --datadir DATA",
-     "--mem is for the legs xnvme-gds and xnvme-bam, and none of them is to run"),
+     "--mem is for the readers xnvme-block and xnvme-bam, and none of them is to run"),
     ("dali --copying-lanes 1 --datadir DATA",
-     "--copying-lanes is for the legs python-file, python-file-direct and xnvme-file, and none"),
+     "--copying-lanes is for the readers python-file, python-file-direct, xnvme-file and decoded,"),
     # maps
     (f"compare {MAPPED} NOTHING/x.json", "--bmap NOTHING/x.json: FileNotFoundError: No such file"),
     (f"compare {MAPPED} BROKEN/map.json", "--bmap BROKEN/map.json: MapFormatError"),

@@ -116,7 +116,7 @@ def test_every_situation_is_measured_or_says_what_is_missing(data, bench):
     assert " files; at least 4,096 are needed: DALI's reader keeps 1,024 mapped" in done.out
     assert "== twice\nnot measured: a memory of " in done.out
     for name, found in done.kept["situations"].items():
-        reasons = [(it["skipped"], it["failed"]) for it in found["legs"].values()]
+        reasons = [(it["skipped"], it["failed"]) for it in found["readers"].values()]
         assert reasons == [(None, None)] * len(SITUATIONS[name].legs), name
         assert set(found["verdict"]) <= set(done.kept["verdict"])
         assert all(row["ratio"] > 0 < row["cpu_ratio"] for row in found["verdict"].values())

@@ -1,14 +1,16 @@
-"""The line of the verdict, and the warnings of a machine that is not quiet."""
+"""The line of the verdict, and the warnings of figures that are not to be trusted."""
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks import environment, verdict
-from benchmarks.legs import NO_OPTIONS, REFERENCE
+from benchmarks.legs import PYTHON_FILE, REFERENCE
 from benchmarks.measure import Result, Round
 from benchmarks.verdict import Comparison
+from benchmarks.workload import Settings
 
 
 def rounds(*speeds):
@@ -17,38 +19,41 @@ def rounds(*speeds):
 
 
 def comparison(title, **speeds):
-    names = {"ours": NO_OPTIONS.name, "theirs": REFERENCE.name, "mapped": "dali"}
+    names = {"ours": PYTHON_FILE.name, "theirs": REFERENCE.name, "mapped": "dali"}
     baselines = ("dali", "dali-nommap")
     results = {
         names[key]: Result(names[key], rounds(*its), baselines=baselines)
         for key, its in speeds.items()
     }
-    return Comparison(title, [NO_OPTIONS, REFERENCE], None, results)
+    settings = Settings(cold=title == "cold", seed=1)
+    few = SimpleNamespace(settings=settings, catalog=range(4095))
+    return Comparison(title, [PYTHON_FILE, REFERENCE], few, results)
 
 
-def test_the_verdict_is_the_median_of_the_ratios_to_the_better_mode_in_each_round():
-    # 30/20, 50/25 and 40/40; the ratio of the medians is 40/25.
+def test_the_verdict_is_the_median_of_the_ratios_to_the_better_mode_in_neighbouring_turns():
+    # 30/10, 50/25 and 40/40; the ratio of the medians is 40/25.
     hot = comparison("hot", ours=[30, 50, 40], theirs=[10, 25, 40], mapped=[20, 10, 30])
     slow = comparison("1 ms a request", ours=[123.4], theirs=[10])
     alone = comparison("cold", ours=[10])
     rows = verdict.untuned([hot, slow, alone])
     assert {name: row["ratio"] for name, row in rows.items()} == {
-        "hot": pytest.approx(1.5),
+        "hot": pytest.approx(2),
         "1 ms a request": pytest.approx(12.34),
     }
     said = verdict.verdict({name: row["ratio"] for name, row in rows.items()})
-    assert said == "no options: 1.5x hot, 12x 1 ms a request"
+    assert said == "no options: 2.0x hot, 12x 1 ms a request"
     assert verdict.verdict({}) == "no options: not measured"
     assert [*map(verdict.times, (0.0688, 1.0, 0.996, 123.4))] == ["0.069x", "1.0x", "1.0x", "120x"]
 
 
-def test_a_busy_machine_and_rounds_that_spread_are_named_with_how_much():
-    quiet = comparison("hot", ours=[90, 100, 119], theirs=[100, 100, 100])
+def test_a_busy_machine_and_halves_that_differ_are_named_with_how_much():
+    quiet = comparison("hot", ours=[90, 110, 100, 108], theirs=[100] * 4)
     assert verdict.warnings_of({"at the start": 0.05}, [quiet]) == []
-    spread = comparison("cold", ours=[80, 100, 130], theirs=[100, 100, 100])
-    busy, rounds = verdict.warnings_of({"during the run": 0.25}, [quiet, spread])
+    spread = comparison("cold", ours=[100, 100, 140, 160], theirs=[100] * 4)
+    busy, halves, few = verdict.warnings_of({"during the run": 0.25}, [quiet, spread])
     assert "others took 25% of its processors during the run" in busy
-    assert "rounds spread, of their median: cold no-options by 50%: repeat" in rounds
+    assert "the two halves of the run differ: cold python-file by 50%: repeat" in halves
+    assert "cold: the filling of DALI's shuffle buffer decides: an epoch has 4,095 samples" in few
 
 
 def test_the_processors_of_others_are_all_but_ours(tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def test_a_wrong_byte_in_a_container_is_found_in_every_leg_that_reads_it(tmp_pat
         byte = tar.read(1)
         tar.seek(512 + 11)
         tar.write(bytes([byte[0] ^ 1]))
-    legs = ("--legs", "dali-webdataset,webdataset,records,dali-tfrecord", "--rounds", 1)
+    legs = ("--readers", "dali-webdataset,webdataset,records,dali-tfrecord", "--rounds", 1)
     options = ("--seed", 1, "--batchsize", 8, "--verify")
     done = bench("containers", "--datadir", data, *legs, *options)
     assert done.status == 1

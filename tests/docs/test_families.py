@@ -83,7 +83,7 @@ def everyone_without(name):
 PROMISES = "readers/test_promises.py::test_"
 READS = PROMISES + "batches_without_a_pipeline_are_those_of_one[{}]"
 TRIALS = {  # a few seconds for each family; those of readers have `READS`
-    "core": f"readers/test_file.py dali/test_outputs.py order/test_order.py {READS.format('file')}"
+    "core": f"readers/test_file.py dali/test_start.py order/test_order.py {READS.format('file')}"
     " reading/test_buffers.py reading/test_lanes.py contract/test_ranges.py",
     "extents": "backends/extents/test_samples.py",
     "xnvme": "backends/xnvme/test_nodes.py",
@@ -111,13 +111,20 @@ SHORT = "bad_samples", "extents", "tfrecord"
         *(pytest.param(it, True, marks=pytest.mark.long) for it in FAMILIES if it != "core"),
     ],
 )
-def test_without_a_family_the_others_work_and_what_it_brings_is_told(name, everyone):
+def test_without_a_family_the_others_work_and_what_it_brings_is_told(name, everyone, tmp_path):
     """All the others, or for the shorter tier the core."""
     tests = []
     for each in everyone_without(name) if everyone else ["core"]:
         brought = re.findall(r"readers\.(\w+)", FAMILIES[each].brings)
         tests += TRIALS.get(each, " ".join(map(READS.format, brought))).split()
-    command = [sys.executable, "-m", "tests.kit.removed", name, *(f"tests/{it}" for it in tests)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.kit.removed",
+        name,
+        f"--basetemp={tmp_path / 'temporary'}",
+    ]
+    command += [f"tests/{it}" for it in tests]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout.splitlines()[0]

@@ -77,13 +77,13 @@ def test_decoding_from_page_locked_and_other_memory(gpu, images, tmp_path, measu
 def benchmark_of(images, folder, legs, *options):
     """The figures of some legs that decode images, from a process of their own."""
     kept = folder / "benchmark.json"
-    command = [sys.executable, "benchmark.py", "compare", "--legs", ",".join(legs), "--decode"]
+    command = [sys.executable, "benchmark.py", "compare", "--readers", ",".join(legs), "--decode"]
     command += ["--datadir", str(images), "--rounds", "1", "--json", str(kept)]
     done = subprocess.run(
         [*command, *map(str, options)], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(kept.read_text())["legs"]
+    return json.loads(kept.read_text())["readers"]
 
 
 @pytest.mark.parametrize("pinned", [True, False])

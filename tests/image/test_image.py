@@ -134,7 +134,7 @@ def test_demo_makes_its_images_and_compares_the_legs(container, user):
     written = container.root / "tmp" / "demo"
     assert owner(written / "pictures" / "train") == USERS[0]
     hot = json.loads((written / "demo.json").read_text())["hot"]["legs"]
-    for name in ("dali", "dali-nommap", "no-options"):
+    for name in ("dali", "dali-nommap", "python-file"):
         assert len(hot[name]["rounds"]) == 1
     assert "Left out: S3: " in done.stdout
     assert "Traceback" not in done.stderr
