@@ -100,6 +100,7 @@ TRIALS = {  # a few seconds for each family; those of readers have `READS`
     "proof": "cli/test_prove.py::test_filters_are_those_of_the_reader",
     "cli": "cli/test_doctor.py",
 }
+BY_TESTING = {"extents", "xnvme"}  # their tests inherit promises from the family "testing"
 UNTOLD = {"dlio", "dynamic", "loaders", "prometheus", "testing"}  # packages, which Python names
 SHORT = "bad_samples", "extents", "tfrecord"
 
@@ -114,7 +115,8 @@ SHORT = "bad_samples", "extents", "tfrecord"
 def test_without_a_family_the_others_work_and_what_it_brings_is_told(name, everyone, tmp_path):
     """All the others, or for the shorter tier the core."""
     tests = []
-    for each in everyone_without(name) if everyone else ["core"]:
+    others = [*everyone_without(name)] if everyone else ["core"]
+    for each in [it for it in others if not (name == "testing" and it in BY_TESTING)]:
         brought = re.findall(r"readers\.(\w+)", FAMILIES[each].brings)
         tests += TRIALS.get(each, " ".join(map(READS.format, brought))).split()
     command = [
