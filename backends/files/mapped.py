@@ -120,23 +120,27 @@ class MappedFiles:
         try:
             while files:
                 fds = self._containers.open(files[: self._containers.at_once], lane)
-                for file, fd in zip(files, fds, strict=False):
-                    path, at = self._catalog.file_path(file), int(self._at[file])
-                    with self._lock:
-                        # Under the lock: another lane may have mapped the file meanwhile.
-                        if file not in self._mapped:
-                            address = self._buffer.ctypes.data + at
-                            try:
-                                mapping.map_file(address, fd, int(self._rooms[file]), path)
-                            except OSError:  # others may have used up vm.max_map_count
-                                if self._or_read:
-                                    return False
-                                raise
-                            self._mapped[file] = path, self._containers.identity(file)
+                if not all(map(self._map_one, files, fds)):
+                    return False
                 files = files[len(fds) :]
             return True
         finally:
             self._containers.release(lane)
+
+    def _map_one(self, file: int, fd: int) -> bool:
+        path, at = self._catalog.file_path(file), int(self._at[file])
+        with self._lock:
+            # Under the lock: another lane may have mapped the file meanwhile.
+            if file not in self._mapped:
+                address = self._buffer.ctypes.data + at
+                try:
+                    mapping.map_file(address, fd, int(self._rooms[file]), path)
+                except OSError:  # others may have used up vm.max_map_count
+                    if self._or_read:
+                        return False
+                    raise
+                self._mapped[file] = path, self._containers.identity(file)
+        return True
 
     def _populate(self, spans: Spans, lane: int) -> bool:
         sizes = np.array([self._mapped[file][1][1] for file in spans.files.tolist()])

@@ -179,6 +179,13 @@ def test_a_map_that_is_refused_is_an_error_with_its_path(packed, monkeypatch):
         views(reader, [1])
 
 
+def test_by_default_a_container_that_cannot_be_mapped_is_read(packed, monkeypatch):
+    monkeypatch.setattr(mapping, "_FIXED", 0x100000)  # MAP_FIXED_NOREPLACE
+    with PythonFileReader(packed) as reader:
+        assert views(reader, [1]) is None
+        assert read(reader, np.arange(13), packed) == packed_contents()
+
+
 # --- What a user can break -----------------------------------------------------------------------
 
 BREAK = """
