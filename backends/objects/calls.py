@@ -82,8 +82,9 @@ class Call(Generic[Item, Answer]):
             yield self._answers.popleft()
 
     def late(self, before: float, most: int) -> list[int]:
-        """Return up to `most` positions requested before a time, each only once."""
-        late = [position for position, began in self._began.copy().items() if began <= before]
+        """Return up to `most` needed positions requested before a time, each only once."""
+        began = self._began.copy().items()
+        late = [position for position, at in began if at <= before and self.needs(position)]
         del late[max(most, 0) :]
         for position in late:
             self._began.pop(position, None)
