@@ -33,7 +33,7 @@ class RequestPool:
             retry: seconds after the first request for an item in which failures are retried.
             hedge: seconds without a response after which a request is sent once more. None: never.
         """
-        self.pace, self._hedge = Pace(most), hedge
+        self.pace, self.retry, self._hedge = Pace(most), retry, hedge
         twins = 0 if hedge is None else max(round(most * _EXTRA), 1)
         self._threads = RequestThreads(self.pace, retry, twins)
         self._calls: set[Call[Any, Any]] = set()  # running ones
@@ -153,7 +153,7 @@ class RequestPool:
             return
         while not call.wait(min(max(self._hedge / 4, 0.005), _LOOK)):
             most = max(int(self._asked * _EXTRA), 1) - self.hedged
-            if not self._threads.retries:
+            if not (self._threads.retries or self.pace.resting):
                 for position in call.late(time.monotonic() - self._hedge, most):
                     self.hedged += 1
                     self._threads.hedge(call, position)

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+
+from ..errors import quoted, same
 
 if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 # A lone CR or LF ends a line for some servers and proxies: no field may hide behind one.
 _FIELD = re.compile(
-    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|transfer-encoding)"
+    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|retry-after|transfer-encoding)"
     rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
     re.I,
 )
 
 
+_PASSING = b"408", b"425", b"429", b"5"  # statuses, or their beginnings
+
+
 class Refused(Exception):  # noqa: N818  (no failure of the store)
-    """An answer for obstore to handle; a text says why it must handle all of this server."""
+    """An answer for obstore to handle; a text says why it must handle all of this server.
+
+    Attributes:
+        status: of an error; or 0.
+        passing: the error may pass, whoever asks.
+        pause: seconds that the server tells all to wait; or 0.
+    """
+
+    status, passing, pause = 0, False, 0.0
 
 
 def check(head: bytes, piece: ObjectPart) -> bool:
@@ -32,12 +48,12 @@ def check(head: bytes, piece: ObjectPart) -> bool:
     if not head.startswith(b"HTTP/1.1 "):
         raise Refused("does not speak HTTP/1.1")
     if head[9:10] in b"45":
-        raise Refused
+        raise _error(head)
     if head[9:13] != (b"200 " if whole else b"206 "):
         raise Refused("redirects" if head[9:10] == b"3" else "sends odd statuses")
     found = _FIELD.findall(head)
     fields = {name.lower(): value for name, value in found}
-    if len(fields) < len(found) or b"\r\n " in head or b"\r\n\t" in head:
+    if len(fields) < len(found) or b"\n " in head or b"\n\t" in head:
         raise Refused("sends ambiguous headers")
     if b"transfer-encoding" in fields or b"content-length" not in fields:
         raise Refused("sends no plain Content-Length")
@@ -47,8 +63,23 @@ def check(head: bytes, piece: ObjectPart) -> bool:
         raise Refused("sends odd ranges")
     end = piece.start + piece.length - 1
     part = b"bytes %d-%d/%d" % (piece.start, end, piece.size)
-    if fields.get(b"content-range", part) != part or fields[b"content-length"] != length:
+    lengths = re.split(rb"[ \t]*,[ \t]*", fields[b"content-length"])  # RFC 9110, 8.6
+    if fields.get(b"content-range", part) != part or {*lengths} != {length}:
         raise Refused
-    if piece.version and fields.get(b"etag") != piece.version:
+    if piece.version and not same(quoted(fields.get(b"etag", b"")), piece.version):
         raise Refused
     return b"close" not in fields.get(b"connection", b"").lower()
+
+
+def _error(head: bytes) -> Refused:
+    error, fields = Refused(), {name.lower(): value for name, value in _FIELD.findall(head)}
+    status = head[9:12]
+    error.passing = status.startswith(_PASSING)
+    with suppress(ValueError):
+        error.status = int(status)
+    after = fields.get(b"retry-after", b"").decode("latin1")
+    if after and error.status in (429, 503):
+        with suppress(ValueError):
+            at = after.isdigit() or parsedate_to_datetime(after).timestamp() - time.time()
+            error.pause = max(float(after) if at is True else at, 0.0)
+    return error

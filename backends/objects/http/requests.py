@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
 
 import obstore
 from obstore.store import S3Store
 
 from ....contract.errors import BackendUnavailable
 from ..credentials import static_keys
+from ..proxies import proxy_of
 from .connections import Server
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ _KNOWN = re.compile(
     "|STS_REGIONAL_ENDPOINTS)"
 )
 """Variables known to leave our requests equal to obstore's; others may change requests."""
+
+_SIGNED = "authorization", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
+_FRAMING = {"connection", "content-length", "expect", "if-match", "range", "transfer-encoding"}
+"""Headers that are ours to send: they change which bytes come, or when they end."""
 
 _IMPLIED = "allow_http", "http1_only"
 _HONOURED: Mapping[str, Any] = {
@@ -60,22 +64,23 @@ class Bucket:
 
     Attributes:
         base: the URL before the quoted key, in which the characters `plain` are not quoted.
-        headers: those of all requests.
+        headers: those of all requests, by names in lower case.
         sign: returns the headers shared by all requests made now, and one for each path.
     """
 
     base: str
     plain: str
-    headers: list[str]
+    headers: dict[str, str]
     server: Server
     sign: Callable[[Sequence[str]], tuple[list[str], list[str]]] | None
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
         """Make n requests for pieces of the bucket, signed now."""
-        _, host, root, *_ = urlsplit(self.base)
+        root = urlsplit(self.base).path
         paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
         shared, signed = self.sign(paths) if self.sign else ([], [""] * len(paths))
-        first = "\r\n".join([" HTTP/1.1", f"Host: {host}", *self.headers, *shared])
+        given = [f"{name}: {value}" for name, value in self.headers.items()]
+        first = "\r\n".join([" HTTP/1.1", *given, *shared])
         requests = []
         for path, line, piece in zip(paths, signed, pieces, strict=True):
             text = f"GET {path}{first}\r\n{line}"
@@ -115,10 +120,13 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
         if keys:
-            sign = _signer(keys, query.split("%2F")[2], urlsplit(base).netloc)
-    proxies, parts = getproxies_environment(), urlsplit(base)
-    if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):
-        raise _only("uses the proxy of the environment")
+            host = headers.get("host", urlsplit(base).netloc)
+            sign = _signer(keys, query.split("%2F")[2], host)
+            headers = {name: headers[name] for name in headers if name not in _SIGNED}
+    parts = urlsplit(base)
+    if asked := proxy_of(base):
+        raise _only(f"uses the proxy of {asked.variable}")
+    headers = {"host": parts.netloc} | headers
     context = _trust(options) if parts.scheme == "https" else None
     times = options["timeout"], options.get("connect_timeout", _CONNECTING)
     address = parts.hostname or "", parts.port or (443 if context else 80)
@@ -126,8 +134,8 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
     return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, server, sign)
 
 
-def headers_of(options: Mapping[str, Any]) -> list[str]:
-    """The headers of all requests by obstore's client options.
+def headers_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of all requests by obstore's client options; as there, a name's last one counts.
 
     Raises:
         BackendUnavailable: only obstore honours an option; names the option.
@@ -136,8 +144,11 @@ def headers_of(options: Mapping[str, Any]) -> list[str]:
         if not (isinstance(value, _HONOURED.get(name, ())) or (name in _IMPLIED and value)):
             raise _only(f"honours client_options[{name!r}]")
     given = options.get("default_headers", {})
-    agent = f"User-Agent: {options.get('user_agent', 'dali_storage')}"
-    return [agent, *(f"{_text(name)}: {_text(given[name])}" for name in given)]
+    headers = {"user-agent": options.get("user_agent", "dali_storage")}
+    headers |= {_text(name).lower(): _text(value) for name, value in given.items()}
+    if odd := [*_FRAMING & {*headers}]:
+        raise _only(f"sends client_options['default_headers'][{odd[0]!r}]")
+    return headers
 
 
 def _trust(options: Mapping[str, Any]) -> ssl.SSLContext:
