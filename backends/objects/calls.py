@@ -34,6 +34,7 @@ class Call(Generic[Item, Answer]):
         self.ask, self.items, self.places = ask, items, places
         self._pending = dict.fromkeys(range(len(items)))  # positions without an answer
         self._began: dict[int, float] = {}  # first requests, of items that may be hedged
+        self._then: dict[int, Callable[[bool], object]] = {}
         self._answers: deque[tuple[int, Any]] = deque()
         self._bell = SimpleQueue[None]()  # rings for the lane
 
@@ -47,6 +48,10 @@ class Call(Generic[Item, Answer]):
         self._began[position] = now = time.monotonic()
         return now
 
+    def note(self, position: int, then: Callable[[bool], object]) -> None:
+        """Have `then` called on the first answer to an item: True if this is no error."""
+        self._then[position] = then
+
     def answer(self, position: int, answer: Answer | BaseException | None) -> None:
         """Hand over an answer, an error, or None once the bytes are at their place.
 
@@ -56,6 +61,8 @@ class Call(Generic[Item, Answer]):
         if self._pending.pop(position, self) is None:
             self._answers.append((position, answer))
             failed = isinstance(answer, BaseException)
+            if then := self._then.pop(position, None):
+                then(not failed)
             if failed or not self._pending or len(self._answers) >= _TOGETHER:
                 self.ring()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .answers import Refused
 
 if TYPE_CHECKING:
-    from ..calls import Call
     from .connections import Job
 
 _ROW = 3  # trials
@@ -73,14 +72,15 @@ class Standing:
             self.trial, self.failed = (None, False) if other else (job, True)
             self.why = _words(error)
 
-    def finished(self, call: Call[Any, Any], position: int | None) -> None:
-        """Note that obstore has answered; without a position, that the call has ended."""
-        if (job := self.trial) and job.call is call and position in (None, job.position):
-            self._row = 0 if position is None else self._row + self.failed
+    def finished(self, job: Job, good: bool) -> None:
+        """Note the first answer, or error, after a failure."""
+        if self.trial is job:
+            self._row = self._row + 1 if good else 0
             self._since = time.monotonic()
             self.forget()
 
     def forget(self) -> None:
+        """There is no trial now."""
         self.trial, self.failed = None, False
 
 

@@ -51,7 +51,7 @@ class Traffic:
             asyncio.get_running_loop().call_later(rest, self.send)
             return
         waiting = deque[Job]()
-        while self._todo and len(self._busy) < self._most:
+        while self._todo:
             job, standing = self._todo[0], self._standings[self._todo[0].server.address]
             if standing.left or self._left(job):
                 self._failed(self._todo.popleft(), None, standing)
@@ -59,7 +59,7 @@ class Traffic:
             if standing.waits:
                 waiting.append(self._todo.popleft())
                 continue
-            if not self._pace.try_take(self._wake):
+            if len(self._busy) >= self._most or not self._pace.try_take(self._wake):
                 break
             self._todo.popleft()
             standing.begins(job)
@@ -85,8 +85,14 @@ class Traffic:
                 self._release(connection, job)
                 connection.close()
         for standing in self._standings.values():
-            standing.finished(call, position)
+            if standing.trial and meant(standing.trial) and position is None:
+                standing.forget()
         self.send()
+
+    def answered(self, job: Job, good: bool) -> None:
+        """Note the first answer to a request after its failure, or an error."""
+        self._standings[job.server.address].finished(job, good)
+        self.drop(job.call, job.position)
 
     def close(self) -> None:
         """Forget all requests, and close all connections."""

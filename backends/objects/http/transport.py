@@ -6,6 +6,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ....contract.errors import BackendUnavailable
@@ -86,6 +87,9 @@ class OwnClient:
         elif standing.aside:
             why = f"the server {standing.why}, but answered obstore, three times in a row"
             self._set(_root(job.call.items[job.position].url), why)
+        elif standing.trial is job:
+            then = partial(self._thread.call, self._traffic.answered, job)
+            job.call.note(job.position, then)
         self._pool.ask_again(job.call, job.position)
 
     def _is_left(self, job: Job) -> bool:
