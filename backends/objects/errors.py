@@ -191,7 +191,7 @@ def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
     if failure.code in _CODES:
         return _CODES[failure.code]
     asked = proxy_of(failure.endpoint)
-    by = f"; obstore asked by the proxy {asked.address}, see {asked.variable}" if asked else ""
+    by = f"; obstore asked by {asked}" if asked else ""
     if failure.status:
         number, what = _STATUSES.get(failure.status, _FAILED)
         return number, f"{what} ({failure.status} {failure.code}".rstrip() + f"){by}"

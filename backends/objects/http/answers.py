@@ -21,19 +21,19 @@ _FIELD = re.compile(
 )
 
 
-_PASSING = b"408", b"425", b"429", b"5"  # statuses, or their beginnings
+_PASSING = b"408", b"425", b"429", b"5"  # beginnings of statuses
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
     """An answer for obstore to handle; a text says why it must handle all of this server.
 
     Attributes:
-        status: of an error; or 0.
+        status: of an error; or "".
         passing: the error may pass, whoever asks.
         pause: seconds that the server tells all to wait; or 0.
     """
 
-    status, passing, pause = 0, False, 0.0
+    status, passing, pause = "", False, 0.0
 
 
 def check(head: bytes, piece: ObjectPart) -> bool:
@@ -73,13 +73,10 @@ def check(head: bytes, piece: ObjectPart) -> bool:
 
 def _error(head: bytes) -> Refused:
     error, fields = Refused(), {name.lower(): value for name, value in _FIELD.findall(head)}
-    status = head[9:12]
-    error.passing = status.startswith(_PASSING)
-    with suppress(ValueError):
-        error.status = int(status)
-    after = fields.get(b"retry-after", b"").decode("latin1")
-    if after and error.status in (429, 503):
-        with suppress(ValueError):
-            at = after.isdigit() or parsedate_to_datetime(after).timestamp() - time.time()
-            error.pause = max(float(after) if at is True else at, 0.0)
+    error.status, error.passing = head[9:12].decode("latin1"), head.startswith(_PASSING, 9)
+    if error.status in ("429", "503"):
+        after = fields.get(b"retry-after", b"").decode("latin1")
+        with suppress(ValueError):  # nonsense
+            at = after.isdigit() or parsedate_to_datetime(after).timestamp()
+            error.pause = float(after) if at is True else max(at - time.time(), 0.0)
     return error

@@ -125,7 +125,7 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
             headers = {name: headers[name] for name in headers if name not in _SIGNED}
     parts = urlsplit(base)
     if asked := proxy_of(base):
-        raise _only(f"uses the proxy of {asked.variable}")
+        raise _only(f"uses {asked}")
     headers = {"host": parts.netloc} | headers
     context = _trust(options) if parts.scheme == "https" else None
     times = options["timeout"], options.get("connect_timeout", _CONNECTING)

@@ -67,15 +67,15 @@ class Standing:
         if self.trial is None and job.began > self._since:
             self.trial = job
         if self.trial is job:
-            # That may pass, or only the bucket is obstore's.
-            other = isinstance(error, Refused) and (error.passing or error.args)
-            self.trial, self.failed = (None, False) if other else (job, True)
-            self.why = _words(error)
+            self.failed, self.why = True, _words(error)
+            # It may pass, whoever asks; or only the bucket is obstore's.
+            if isinstance(error, Refused) and (error.passing or error.args):
+                self.forget()
 
     def finished(self, job: Job, good: bool) -> None:
-        """Note the first answer, or error, after a failure."""
+        """Note another's answer to a trial, or an error."""
         if self.trial is job:
-            self._row = self._row + 1 if good else 0
+            self._row = self._row + self.failed if good else 0
             self._since = time.monotonic()
             self.forget()
 
@@ -86,6 +86,6 @@ class Standing:
 
 def _words(error: Exception | None) -> str:
     if isinstance(error, Refused):
-        return f"answers {error.status}" if error.status else "sends other answers"
+        return f"answers {error.status or 'otherwise'}"
     silent = error is None or isinstance(error, TimeoutError)
     return "does not answer" if silent else f"ends connections ({type(error).__name__})"

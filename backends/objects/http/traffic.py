@@ -82,11 +82,14 @@ class Traffic:
         self._todo = deque(job for job in self._todo if not meant(job))
         for connection, job in [*self._busy.items()]:
             if meant(job):
+                standing = self._standings[job.server.address]
+                if standing.trial is job and connection.silent:
+                    standing.fails(job, None)  # hedging was faster
                 self._release(connection, job)
                 connection.close()
         for standing in self._standings.values():
-            if standing.trial and meant(standing.trial) and position is None:
-                standing.forget()
+            if standing.trial and meant(standing.trial):
+                standing.finished(standing.trial, good=position is not None)
         self.send()
 
     def answered(self, job: Job, good: bool) -> None:
@@ -122,9 +125,11 @@ class Traffic:
         standing.fails(job, error)
         pause = error.pause if isinstance(error, Refused) else 0.0
         self._pace.rest(min(pause, self._retry))
+        if job.lent:
+            return
         if pause and time.monotonic() + pause <= job.first + self._retry:
             self._todo.appendleft(job)
-        elif not job.lent:
+        else:
             self._failed(job, error, standing)
 
     def _release(self, connection: Connection, job: Job) -> None:

@@ -88,8 +88,7 @@ class OwnClient:
             why = f"the server {standing.why}, but answered obstore, three times in a row"
             self._set(_root(job.call.items[job.position].url), why)
         elif standing.trial is job:
-            then = partial(self._thread.call, self._traffic.answered, job)
-            job.call.note(job.position, then)
+            job.call.then[job.position] = partial(self._thread.call, self._traffic.answered, job)
         self._pool.ask_again(job.call, job.position)
 
     def _is_left(self, job: Job) -> bool:
@@ -112,7 +111,6 @@ class OwnClient:
                 found = str(error).partition(";")[0]
             found = self._set(root, found)
         return None if isinstance(found, str) else found
-
 
     def _set(self, root: bytes, found: Bucket | str) -> Bucket | str:
         """Note a bucket, or why obstore reads it, which stays; return what is noted."""

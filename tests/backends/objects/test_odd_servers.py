@@ -101,6 +101,16 @@ def test_odd_servers_are_read_as_by_obstore_at_hardly_more_requests(server, by):
     assert counts["auto"] <= 1.2 * counts["obstore"]
 
 
+def test_hedging_does_not_hide_that_a_server_never_answers():
+    def mute(request, answer):
+        return answer if b"\r\naccept:" in request.lower() else b""
+
+    with odd(CONTENTS, change=mute) as its, reading(its.url, hedge=0.01) as batch:
+        found = [body for first in range(0, COUNT, BATCH) for body in batch(first)]
+        assert found == [*CONTENTS.values()]
+        assert batch.reader.transport.startswith(LEFT + "does not answer")
+
+
 def test_a_length_that_is_said_twice_is_one():
     with odd(CONTENTS, change=instead((b": 1000", b": 1000 , 1000"))) as its:
         with reading(its.url, transport="own") as batch:
@@ -108,7 +118,7 @@ def test_a_length_that_is_said_twice_is_one():
         assert len(its.log) == 2
 
 
-def test_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_ends_the_row():
+def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_ends_the_row():
     standing = Standing(required=False)
     jobs = [SimpleNamespace(began=time.monotonic() + at) for at in range(9)]
 
@@ -241,10 +251,10 @@ def test_an_error_names_the_proxy_that_obstore_has_asked(monkeypatch, host, vari
             "k"
         )
     asked = "127.0.0.1:1," in str(seen.value)
-    assert proxy_of(url) == (("127.0.0.1:1", *name) if asked else None)
+    assert bool(proxy_of(url)) is asked
     with pytest.raises(ConnectionRefusedError) as caught, reading(url, retry=0) as batch:
         batch(0, 1)
-    assert (f"by the proxy 127.0.0.1:1, see {name[0]}" in str(caught.value)) is asked
+    assert (f"by the proxy 127.0.0.1:1 of {name[0]}" in str(caught.value)) is asked
     assert "secret" not in str(caught.value)
 
 

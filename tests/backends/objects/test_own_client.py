@@ -214,7 +214,11 @@ def test_bytes_are_only_taken_from_an_answer_that_says_they_are_what_was_asked_f
         ({"client_options": {"proxy_url": "http://127.0.0.1:1"}}, {}, r"\['proxy_url'\]"),
         ({"client_options": {"http2_only": True}}, {}, r"\['http2_only'\]"),
         ({"client_options": {"timeout": "30s"}}, {}, r"\['timeout'\]"),
-        ({}, {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""}, "the proxy of http_proxy"),
+        (
+            {},
+            {"http_proxy": "http://127.0.0.1:1", "no_proxy": ""},
+            "the proxy 127.0.0.1:1 of http_proxy",
+        ),
         ({}, {"AWS_REQUEST_PAYER": "true"}, "AWS_REQUEST_PAYER"),
         ({}, {"AWS_SERVER_SIDE_ENCRYPTION": "AES256"}, "AWS_SERVER_SIDE_ENCRYPTION"),
         ({}, {"AWS_TOKEN": "t"}, "AWS_TOKEN"),
