@@ -6,13 +6,18 @@ it brings. The rows are in families.md, which docs/design.md repeats; only messa
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import NamedTuple
 
-from .errors import BackendUnavailable
+from .errors import INSTALL, BackendUnavailable
+
+DALI = "nvidia.dali"
 
 
 class Family(NamedTuple):
@@ -72,9 +77,31 @@ def family_of(module: str) -> Family:
     return found[max(found, key=len)] if found else FAMILIES["core"]
 
 
+def present(face: ModuleType, names: Iterable[str]) -> Iterable[str]:
+    """The names of a face that can be imported here, for `dir()` and `help()`.
+
+    Nothing is imported if DALI and all families are there.
+    """
+    modules = (each for family in FAMILIES.values() for each in family.modules)
+    if all(map(_exists, (DALI, *modules))):
+        return names
+    found = []
+    for name in names:
+        with suppress(BackendUnavailable, ImportError):
+            getattr(face, name)
+            found.append(name)
+    return found
+
+
 def explain(error: ModuleNotFoundError) -> None:
-    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it."""
+    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it.
+
+    Without DALI, raise `ModuleNotFoundError` with the command that installs it.
+    """
     name = error.name or ""
+    if name in ("nvidia", DALI):
+        what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
+        raise ModuleNotFoundError(what, name=DALI) from None
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
     families = [family_of(it) for it in (name, *reversed(importers))]
     family = next((it for it in families if it.name != "core"), FAMILIES["core"])
@@ -83,10 +110,19 @@ def explain(error: ModuleNotFoundError) -> None:
 
 
 def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError as error:  # of a folder around it, or of what this imports
-        return not module.startswith(error.name or ".")
+    """Whether a module is found; unlike `find_spec()`, this imports no package around it."""
+    path = None
+    for name in accumulate(module.split("."), "{}.{}".format):
+        if sys.modules.get(name, name) is None:
+            return False
+        try:
+            found = [finder.find_spec(name, path) for finder in sys.meta_path]
+        except ModuleNotFoundError:
+            return False
+        if not (spec := next(filter(None, found), None)):
+            return False
+        path = spec.submodule_search_locations
+    return True
 
 
 def _row(line: str) -> Family:

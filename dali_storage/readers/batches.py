@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,10 @@ class ReaderBatches:
     def close(self) -> None:
         """Wait for running reads; close the reader. Twice is fine. Arrays stay valid."""
         self._stream.close()
+
+    def __reduce__(self) -> NoReturn:
+        what = "batches of a reader cannot be pickled or copied"
+        raise TypeError(f"{what}: call readers.batches() in the process that reads, with a state()")
 
     def __enter__(self) -> Self:
         return self

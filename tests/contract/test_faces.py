@@ -40,17 +40,63 @@ def test_the_import_of_a_module_does_not_hide_the_function_of_its_name():
     assert run(program).stderr == ""
 
 
-def test_a_use_that_failed_is_tried_again():
-    """As after a Ctrl-C in the middle of the import."""
+HIDDEN = """
+import pydoc, sys
+import dali_storage
+from dali_storage import loaders, ops, readers
+
+class Hides:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            raise {error}
+
+sys.meta_path.insert(0, hides := Hides())
+"""
+
+
+def without(name, program, error="ModuleNotFoundError(name, name=name)"):
+    """What a program prints where the import of a module fails."""
+    done = run(HIDDEN.format(name=name, error=error) + program)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("module", ["dali.group", "formats.tar.archive", "readers.webdataset"])
+def test_after_a_ctrl_c_in_the_middle_of_an_import_the_next_use_works(module):
     program = (
-        "import sys; from dali_storage import readers\n"
-        "sys.modules['nvidia'] = None\n"
-        "try: readers.sequence\n"
-        "except ModuleNotFoundError as error: print(error)\n"
-        "del sys.modules['nvidia']; print(readers.sequence.__name__)"
+        "try: readers.webdataset, readers.state\n"
+        "except KeyboardInterrupt: sys.meta_path.remove(hides)\n"
+        "print(readers.webdataset.__name__, readers.state.__name__)"
     )
-    told, name = run(program).stdout.splitlines()
-    assert "needs NVIDIA DALI, which is not installed: pip install" in told
+    told = without(f"dali_storage.{module}", program, "KeyboardInterrupt")
+    assert told == ["webdataset state"]
+
+
+@pytest.mark.parametrize(
+    ("module", "gone"), [("dali_storage.formats.tar", "webdataset"), ("nvidia.dali", "state")]
+)
+def test_what_is_missing_is_not_listed_and_all_else_is_documented(module, gone):
+    program = (
+        "for it in (dali_storage, loaders, ops, readers):\n"
+        "    text = pydoc.render_doc(it, renderer=pydoc.plaintext)\n"
+        "print(' mix(sources: ' in text, dir(readers), sep='\\n')"
+    )
+    documented, listed = without(module, program)
+    assert documented == "True"
+    assert "'file'" in listed
+    assert f"'{gone}'" not in listed
+
+
+def test_without_dali_each_use_says_how_to_install_it_and_the_next_one_tries_again():
+    program = (
+        "for use in ['loaders.Loader', 'dali_storage.patch', 'from dali_storage import *'] * 2:\n"
+        "    try: exec(use)\n"
+        "    except ModuleNotFoundError as error: print(error)\n"
+        "sys.meta_path.remove(hides); print(readers.sequence.__name__)"
+    )
+    *told, name = without("nvidia.dali", program)
+    install = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+    assert told == [f"dali_storage needs NVIDIA DALI, which is not installed: {install}"] * 6
     assert name == "sequence"
 
 
