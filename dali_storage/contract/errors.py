@@ -31,7 +31,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ._types import IntArray
 
@@ -51,22 +50,20 @@ class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine
 
 
 class _StaleError(OSError):
-    def __init__(self, path: bytes | str, what: str = "") -> None:
-        """`what` is the difference, and the remedy."""
-        stale = errno.ESTALE, what, os.fsdecode(path)
-        super().__init__(*((path,) if isinstance(path, str) else stale))
+    _what: tuple[str, ...] = ()
 
-    def __reduce__(self) -> tuple[Any, ...]:  # `OSError` would give other arguments than ours
-        found = {it: getattr(self, it) for it in ("args", "errno", "strerror", "filename")}
-        state = vars(self) | {name: it for name, it in found.items() if it is not None}
-        return OSError.__new__, (type(self),), state
+    def __init__(self, path: bytes | str | int, *what: str) -> None:
+        """`what` is the difference, and the remedy."""
+        if isinstance(path, bytes):
+            what = "; ".join(what or self._what), os.fsdecode(path)
+            path = errno.ESTALE
+        super().__init__(path, *what)  # of one text, or again of what `pickle` and `copy` give
 
 
 class SampleChangedError(_StaleError):
     """The size of a sample, whose path is `filename`, changed each time it was read."""
 
-    def __init__(self, path: bytes | str) -> None:
-        super().__init__(path, "the file keeps changing its size while it is read")
+    _what = ("the file keeps changing its size while it is read",)
 
 
 class ContainerChangedError(_StaleError):
@@ -102,10 +99,6 @@ class StaleMapError(_StaleError):
 
     `filename` is the path of the sample, or of the device if another device was mapped.
     """
-
-    def __init__(self, path: bytes | str, what: str = "", remedy: str = "") -> None:
-        """`what` is the difference, `remedy` the command or option that helps."""
-        super().__init__(path, f"{what}; {remedy}")
 
 
 class CacheNotUsed(UserWarning):

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from .errors import INSTALL, BackendUnavailable
 
-DALI = "nvidia.dali"
-
 
 class Family(NamedTuple):
     """A row of the table.
@@ -78,12 +76,9 @@ def family_of(module: str) -> Family:
 
 
 def present(face: ModuleType, names: Iterable[str]) -> Iterable[str]:
-    """The names of a face that can be imported here, for `dir()` and `help()`.
-
-    Nothing is imported if DALI and all families are there.
-    """
+    """The names of a face that can be imported; if nothing is missing, it imports none."""
     modules = (each for family in FAMILIES.values() for each in family.modules)
-    if all(map(_exists, (DALI, *modules))):
+    if all(map(_exists, ("nvidia.dali", *modules))):
         return names
     found = []
     for name in names:
@@ -94,14 +89,10 @@ def present(face: ModuleType, names: Iterable[str]) -> Iterable[str]:
 
 
 def explain(error: ModuleNotFoundError) -> None:
-    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it.
-
-    Without DALI, raise `ModuleNotFoundError` with the command that installs it.
-    """
-    name = error.name or ""
-    if name in ("nvidia", DALI):
+    """Raise `BackendUnavailable` for a family or a package; for DALI, `ModuleNotFoundError`."""
+    if (name := error.name or "") in ("nvidia", "nvidia.dali"):
         what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
-        raise ModuleNotFoundError(what, name=DALI) from None
+        raise ModuleNotFoundError(what, name="nvidia.dali") from None
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
     families = [family_of(it) for it in (name, *reversed(importers))]
     family = next((it for it in families if it.name != "core"), FAMILIES["core"])
@@ -112,17 +103,12 @@ def explain(error: ModuleNotFoundError) -> None:
 def _exists(module: str) -> bool:
     """Whether a module is found; unlike `find_spec()`, this imports no package around it."""
     path = None
-    for name in accumulate(module.split("."), "{}.{}".format):
-        if sys.modules.get(name, name) is None:
-            return False
-        try:
-            found = [finder.find_spec(name, path) for finder in sys.meta_path]
-        except ModuleNotFoundError:
-            return False
-        if not (spec := next(filter(None, found), None)):
-            return False
-        path = spec.submodule_search_locations
-    return True
+    with suppress(ModuleNotFoundError, StopIteration):
+        for name in accumulate(module.split("."), "{}.{}".format):
+            specs = (it.find_spec(name, path) for it in sys.meta_path if sys.modules.get(name, it))
+            path = next(filter(None, specs)).submodule_search_locations
+        return True
+    return False
 
 
 def _row(line: str) -> Family:

@@ -242,8 +242,9 @@ class Reader(ABC):
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.choices.items())})"
 
     def __reduce__(self) -> NoReturn:
-        what = f"{type(self).__name__} cannot be pickled or copied, because it holds open storage"
-        raise TypeError(f"{what}: open its catalog again, in the process that reads")
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled or copied: open one in each process"
+        )
 
     def __enter__(self) -> Reader:
         return self

@@ -126,8 +126,9 @@ class ReaderBatches:
         self._stream.close()
 
     def __reduce__(self) -> NoReturn:
-        what = "batches of a reader cannot be pickled or copied"
-        raise TypeError(f"{what}: call readers.batches() in the process that reads, with a state()")
+        raise TypeError(
+            "batches cannot be pickled or copied: call readers.batches() in each process"
+        )
 
     def __enter__(self) -> Self:
         return self
