@@ -242,9 +242,7 @@ class Reader(ABC):
         return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in self.choices.items())})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} cannot be pickled or copied: open one in each process"
-        )
+        raise TypeError(f"{type(self).__name__} cannot be pickled or copied: open another one")
 
     def __enter__(self) -> Reader:
         return self

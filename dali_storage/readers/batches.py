@@ -126,9 +126,7 @@ class ReaderBatches:
         self._stream.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "batches cannot be pickled or copied: call readers.batches() in each process"
-        )
+        raise TypeError("batches cannot be pickled or copied: call readers.batches() again")
 
     def __enter__(self) -> Self:
         return self

@@ -114,14 +114,12 @@ def test_each_error_can_be_made_of_a_text_as_dynamic_mode_makes_it_again(kind):
 )
 def test_an_error_of_another_process_is_the_same(error, again):
     error.add_note("in a worker")
-    found = again(error)
-    assert (type(found), str(found), repr(vars(found))) == (
-        type(error),
-        str(error),
-        repr(vars(error)),
+    names = "errno", "filename"
+    one, other = (
+        (type(it), str(it), repr(vars(it)), *(getattr(it, name, None) for name in names))
+        for it in (error, again(error))
     )
-    for name in ("errno", "filename"):
-        assert getattr(found, name, None) == getattr(error, name, None)
+    assert one == other
 
 
 def test_a_named_error_that_is_gone_keeps_no_variable_of_its_callers():
