@@ -3,7 +3,6 @@
 import errno
 import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from dali_storage.testing.reading import read
 from tests.kit.objects.cached import (
     ALL,
     SIZES,
-    TRAILER,
     Shards,
     Store,
     StoreReader,
@@ -28,22 +26,6 @@ from tests.kit.objects.cached import (
 from tests.kit.process import descriptors
 
 NINE = np.arange(9)  # samples of Shards
-
-
-def test_the_store_is_asked_once_for_every_sample(reader, folder):
-    assert reader.use() == [*ALL]
-    assert reader.turns  # whoever looks for files may block
-    assert reader.use() == reader.use(ALL[::-1]) == []
-    with StoreReader(reader.store, folder) as later:
-        assert later.use() == []
-    assert not folder.temporary()
-
-
-def test_readers_share_a_directory(store, folder):
-    with StoreReader(store, folder) as one, StoreReader(store, folder) as other:
-        assert one.use(ALL[:6]) == [*range(6)]
-        assert other.use() == [*range(6, len(SIZES))]
-        assert one.use() == []
 
 
 def test_ranges_of_containers_are_entries_by_their_place(folder):
@@ -66,27 +48,11 @@ def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder):
             assert reader.use(order) in ([2], [])
 
 
-def test_a_sample_may_be_in_a_batch_more_than_once(reader, folder):
-    samples = [8, 8, 1, 8, 1]
-    assert reader.use(samples) == [1, 1, 8, 8, 8]
-    assert len(folder.entries()) == 2
-    assert reader.use(samples) == []
-
-
 def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder):
     with StoreReader(Store((100,) * 200), folder) as reader:
         assert reader.use(np.arange(0, 200, 2)) == [*range(0, 200, 2)]
         assert reader.use(np.arange(200)) == [*range(1, 200, 2)]
         assert reader.use(np.arange(200)) == []
-
-
-def test_another_version_is_another_entry_and_the_old_one_stays(store, folder):
-    old = store.contents[8], store.versions[8]
-    for content, version, asked in ((*old, [*ALL]), (bytes(100_000), b'"new"', [8]), (*old, [])):
-        store.contents[8], store.versions[8] = content, version
-        with StoreReader(store, folder) as reader:
-            assert reader.use() == asked
-            assert reader.use() == []
 
 
 @pytest.mark.parametrize(
@@ -113,45 +79,6 @@ def test_stores_with_the_same_urls_have_entries_of_their_own(reader, folder):
         assert other.use() == [*ALL]
 
 
-def _replace(path, content):
-    Path(f"{path}-new").write_bytes(content)
-    os.rename(f"{path}-new", path)
-
-
-DAMAGES = {
-    "a bit at the start": flip(-100_000 - TRAILER),
-    "a bit in the middle": flip(-50_000),
-    "the last bit": flip(-TRAILER - 1),
-    "a digest": flip(-TRAILER),
-    "a checksum": flip(-1),
-    "zeros": lambda path: path.write_bytes(bytes(100_000 + TRAILER)),
-    "a torn page": lambda path: path.write_bytes(
-        path.read_bytes()[:4096] + bytes(4096) + path.read_bytes()[8192:]
-    ),
-    "nothing": lambda path: os.truncate(path, 0),
-    "a part": lambda path: os.truncate(path, 50_000),
-    "no trailer": lambda path: os.truncate(path, 100_000),
-    "a part of the trailer": lambda path: os.truncate(path, 100_000 + TRAILER - 1),
-    "one byte more": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "a foreign file": lambda path: _replace(path, b"hello"),
-    "a foreign file of the same size": lambda path: _replace(path, b"x" * (100_000 + TRAILER)),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
-def test_a_damaged_entry_is_fetched_again(reader, folder, damage):
-    reader.use()
-    reader.use()
-    before = folder.counted()
-    with StoreReader(reader.store, folder) as fresh:  # checks it for the first time
-        for user in (fresh, reader):
-            tick()
-            damage(reader.entry(8))
-            assert user.use() == [8]
-            assert reader.use() == fresh.use() == []
-    assert folder.counted() == before
-
-
 @pytest.mark.parametrize("samples", [[8], [8, 8]])  # the second time, it is in the page cache
 def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_disk(
     store, folder, samples
@@ -170,18 +97,6 @@ def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_dis
         reader.cache._engine, reader.turns = first_from_disk, 0
         assert reader.use(samples) == samples
         assert reader.turns > 0
-
-
-def test_entries_that_changed_places_are_fetched_again(store, folder):
-    with StoreReader(store, folder) as reader:
-        reader.use()
-        one, other = reader.entry(8), reader.entry(9)
-        os.rename(one, folder / "between")
-        os.rename(other, one)
-        os.rename(folder / "between", other)
-        assert reader.use() == [8, 9]
-    with StoreReader(store, folder) as reader:
-        assert reader.use() == []
 
 
 def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatch):
