@@ -54,7 +54,7 @@ def failure(method="GET", url=URL, **options):
         ("500", OSError, "(500 InternalError)"),
         ("501", OSError, "(501 NotImplemented)"),
         ("502", OSError, "(502 BadGateway)"),
-        ("503", OSError, "(503 SlowDown)"),
+        ("503", OSError, "or is down; lower the option requests (503 SlowDown)"),
         ("504", OSError, "(504 GatewayTimeout)"),
         ("archived", PermissionError, "in an archive; restore it first"),
         ("clock", PermissionError, "clock differs from the store's; set it"),
@@ -137,15 +137,18 @@ def test_a_broken_connection_is_an_error_with_a_number(
     store, mode, arg, number, reached, unreached
 ):
     store.fail(mode, arg=arg)
-    error, ours = failure(timeout=0.5 if mode in ("slow", "stall") else 60)
+    error, ours = failure(timeout=0.2 if mode in ("slow", "stall") else 60)
     assert ours.errno == number
     assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
 
 
-def test_a_list_may_be_chunked(store):
+def test_a_list_may_be_chunked_but_not_compressed(store):
     for changes in ("chunked", "unsized"):
         store.fail("proxy", arg=changes, on="LIST")
         assert len(ASK["LIST"](*Stores().locate(URL))) == 1
+    store.fail("proxy", arg="gzip", on="LIST")
+    _, ours = failure("LIST")
+    assert "a list that is not XML; check its URL; turn off compression" in str(ours)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,9 @@ def test_a_list_may_be_chunked(store):
         ("short", None, (0, 1000), "sent 500 bytes instead of 1,000"),
         ("proxy", "gzip", (0, None), "Content-Encoding: gzip"),
         ("proxy", "br", (9, None), "Content-Encoding: br"),
+        ("proxy", "deflate", (0, None), "Content-Encoding: deflate"),
+        ("proxy", "Content-Encoding: X-GZIP", (0, None), "Content-Encoding: gzip"),
+        ("proxy", "Content-Encoding: aws-chunked, gzip", (0, None), "Content-Encoding: gzip"),
         ("proxy", "Content-Range: bytes 0-2/3", (0, 100), "sent 100 bytes instead of 3"),
         ("proxy", "Content-Range: bytes 0-2/3", (9, 100), "a different byte range"),
         ("no-range", None, (1, 100), "ignores Range"),

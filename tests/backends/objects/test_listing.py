@@ -155,6 +155,8 @@ def test_a_listing_goes_on_at_the_page_that_failed(server):
     starts = [request.query for request in server.log() if request.key == "data/train/a/"]
     assert [request.get("start-after", "") for request in starts[:3]] == ["", "", "train/a/0999"]
     assert "continuation-token" in starts[1]
+    server.fail("cut", 2, on="LIST", key="data/train/a/", skip=1)
+    assert names_of(listing("s3://data/train")) == keys
 
     server.fail("403", FOR_EVER, on="LIST", key="data/train/a/", skip=1)
     with pytest.raises(PermissionError, match="access is denied") as caught:
