@@ -15,7 +15,6 @@ from dali_storage.testing.reading import read
 from tests.kit.objects.cached import (
     ALL,
     SIZES,
-    Shards,
     Store,
     StoreReader,
     failing,
@@ -24,28 +23,6 @@ from tests.kit.objects.cached import (
     tick,
 )
 from tests.kit.process import descriptors
-
-NINE = np.arange(9)  # samples of Shards
-
-
-def test_ranges_of_containers_are_entries_by_their_place(folder):
-    store = Shards()
-    with StoreReader(store, folder) as reader:
-        assert reader.use(NINE[3:]) == [3, 4, 6, 7, 8]  # 5 is empty
-        assert reader.use(NINE) == [0, 1, 2]
-        assert reader.use(NINE[::-1]) == []
-    with StoreReader(store, folder) as other:
-        assert other.use(NINE) == []
-
-
-def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder):
-    with StoreReader(Shards(), folder) as reader:
-        reader.use(NINE)
-        tick()
-        entry = reader.entry(2)
-        entry.write_bytes(bytes(len(entry.read_bytes())))
-        for order in (NINE, NINE[::-1]):
-            assert reader.use(order) in ([2], [])
 
 
 def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder):

@@ -18,6 +18,7 @@ from tests.kit.objects.cached import (
     BLOCK,
     TRAILER,
     Folder,
+    Shards,
     Store,
     StoreReader,
     failing,
@@ -60,16 +61,23 @@ class CacheMachine(RuleBasedStateMachine):
     One reader may fill the directory by a block more than the other; or neither has a limit.
     """
 
-    @initialize(limits=st.sampled_from([(None, None), (44 * BLOCK, 45 * BLOCK)]))
-    def open(self, limits):
+    @initialize(
+        kind=st.sampled_from([Store, Shards]),
+        limits=st.sampled_from([(None, None), (44 * BLOCK, 45 * BLOCK)]),
+    )
+    def open(self, kind, limits):
         self.folder, self.limits = Folder(tempfile.mkdtemp()) / "cache", limits
         self.patch = patch.object(quota, "_KEPT_FREE", 0)  # the disk may be nearly full
         self.patch.start()
-        self.store, self.kinds = Store(), [Store(seed=seed).contents for seed in (0, 1)]
+        self.store, self.kinds = kind(), [kind(seed=seed).contents for seed in (0, 1)]
         self.entries, self.used = dict[tuple[int, int], bool](), 0
-        self.versions = [0 for _ in ALL]
-        self.store.versions = [VERSIONS[0] for _ in ALL]
+        self.free = {5} if kind is Shards else set[int]()  # an empty range is not asked for
+        self.versions = [0 for _ in self.store.contents]
+        self.publish()
         self.readers, self.adds = [*map(self.reader, limits)], [True, True]
+
+    def publish(self):
+        self.store.versions = [VERSIONS[self.versions[file]] for file in self.store.files]
 
     def reader(self, limit):
         return StoreReader(self.store, self.folder, limit)
@@ -77,8 +85,9 @@ class CacheMachine(RuleBasedStateMachine):
     def path(self, key):
         """The file of an entry."""
         (sample, version), entries = key, self.readers[0].cache._entries
-        url, size = self.store.catalog.path(sample), len(self.store.contents[sample])
-        return Path(os.fsdecode(entries.path(entries.digest(url, VERSIONS[version], 0, size))))
+        url, start = self.store.catalog.path(sample), int(self.store.starts[sample])
+        place = VERSIONS[version], start, len(self.store.expected(sample))
+        return Path(os.fsdecode(entries.path(entries.digest(url, *place))))
 
     @rule(
         event=st.sampled_from(EVENTS),
@@ -91,17 +100,18 @@ class CacheMachine(RuleBasedStateMachine):
         """After an event; what is not in the cache is asked for, and added if there is room."""
         entries = [key for key, valid in self.entries.items() if valid]
         if event == "replace":
-            sample = numbers[0] % len(ALL)
-            self.versions[sample] ^= 1
-            self.store.contents[sample] = self.kinds[self.versions[sample]][sample]
-            self.store.versions[sample] = VERSIONS[self.versions[sample]]
+            file = numbers[0] % len(self.versions)
+            self.versions[file] ^= 1
+            self.store.contents[file] = self.kinds[self.versions[file]][file]
+            self.publish()
         elif event in ("reopen", "fail"):
             self.readers[reader].close()
             self.readers[reader] = self.reader(self.limits[reader])
             self.adds[reader] = True
         elif entries and event in ("damage", "swap", "remove"):
             self.harm(event, entries, *numbers)
-        keys = [(sample, self.versions[sample]) for sample in samples]
+        samples = [sample % len(self.store.files) for sample in samples]
+        keys = [(it, self.versions[self.store.files[it]]) for it in samples if it not in self.free]
         asked = [key for key in keys if not self.entries.get(key)]
         damaged = {key for key in asked if key in self.entries}
         fails = event == "fail" and not self.limits[0] and asked and not damaged
@@ -143,7 +153,7 @@ class CacheMachine(RuleBasedStateMachine):
                 room -= cost
 
     def cost(self, key):
-        return occupied_by(len(self.store.contents[key[0]]))
+        return occupied_by(len(self.store.expected(key[0])))
 
     @invariant()
     def the_directory_is_that_of_the_model(self):
