@@ -1,6 +1,5 @@
 """The cache of objects on a local disk. The oracle is what the store has, and what it was asked."""
 
-import errno
 import os
 import threading
 
@@ -17,10 +16,7 @@ from tests.kit.objects.cached import (
     SIZES,
     Store,
     StoreReader,
-    failing,
     flip,
-    one_warning,
-    tick,
 )
 from tests.kit.process import descriptors
 
@@ -74,16 +70,6 @@ def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_dis
         reader.cache._engine, reader.turns = first_from_disk, 0
         assert reader.use(samples) == samples
         assert reader.turns > 0
-
-
-def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatch):
-    reader.use()
-    tick()
-    flip(-1)(reader.entry(8))
-    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
-    with one_warning("no more samples are cached"):
-        assert reader.use() == [8]
-    assert reader.use() == [8]
 
 
 class TestHangingDisk:
