@@ -131,7 +131,7 @@ def test_a_broken_connection_is_an_error_with_a_number(
     store, mode, arg, number, reached, unreached
 ):
     store.fail(mode, arg=arg)
-    error, ours = failure(timeout=0.2 if mode in ("slow", "stall") else 60)
+    error, ours = failure(timeout=0.5 if mode in ("slow", "stall") else 60)
     assert ours.errno == number
     assert (retryable(error), retryable(error, reached=False)) == (reached, unreached)
 

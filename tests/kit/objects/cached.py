@@ -93,12 +93,10 @@ class StoreReader(Reader):
     alignment = 64
     settles = True
 
-    def __init__(
-        self, store: Store, folder: Folder, limit: int | None = None, place: bytes = b""
-    ) -> None:
+    def __init__(self, store: Store, folder: Folder, limit: int | None = None) -> None:
         self.store, self.folder, self.turns = store, folder, 0
         engine: Any = engines.preadv
-        self.cache = Cache(store.catalog, folder, limit, read=engine, store=place)
+        self.cache = Cache(store.catalog, folder, limit, read=engine)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return np.array([len(self.store.expected(sample)) for sample in samples.tolist()])

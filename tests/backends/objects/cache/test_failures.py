@@ -15,14 +15,7 @@ import pytest
 from dali_storage.backends.objects.cache.entries import Entries
 from tests.kit.bmap.files import as_nobody
 from tests.kit.devices import run
-from tests.kit.objects.cached import (
-    ALL,
-    Store,
-    StoreReader,
-    fill,
-    nothing_is_left,
-    one_warning,
-)
+from tests.kit.objects.cached import ALL, Store, StoreReader, fill, nothing_is_left, one_warning
 from tests.kit.process import alone, refuse_thread, room_for
 
 # --- opening ---

@@ -27,7 +27,6 @@ from tests.kit.objects.cached import (
     one_warning,
     tick,
 )
-from tests.kit.tiers import by_tier
 
 
 def changed(make):
@@ -172,5 +171,7 @@ class CacheMachine(RuleBasedStateMachine):
 TestCache = CacheMachine.TestCase
 # To shrink would take minutes.
 TestCache.settings = settings(
-    phases={*Phase} - {Phase.shrink}, stateful_step_count=30, max_examples=by_tier(40, 200)
+    phases={*Phase} - {Phase.shrink},
+    stateful_step_count=30,
+    max_examples=max(40, settings().max_examples),
 )

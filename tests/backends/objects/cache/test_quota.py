@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.objects.cache import quota
-from tests.kit.objects.cached import (
-    ALL,
-    BLOCK,
-    DAY,
-    Store,
-    StoreReader,
-    fill,
-    occupied_by,
-)
+from tests.kit.objects.cached import ALL, BLOCK, DAY, Store, StoreReader, fill, occupied_by
 
 
 def test_four_processes_keep_to_one_limit(folder):

@@ -12,14 +12,7 @@ from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.reading import in_lane, read
 from tests.kit.file_reading import yielding
-from tests.kit.objects.cached import (
-    ALL,
-    flip,
-    nothing_is_left,
-    one_warning,
-    settle,
-    tick,
-)
+from tests.kit.objects.cached import ALL, flip, nothing_is_left, one_warning, settle, tick
 from tests.kit.objects.client import FOR_EVER, Served, publish, unlisted
 
 
