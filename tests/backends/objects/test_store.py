@@ -9,14 +9,18 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from dali_storage import Catalog
+from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import store as stores
 from dali_storage.backends.objects.errors import mapped, retryable
 from dali_storage.backends.objects.store import Stores
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.testing import read
 from tests.kit.objects.client import KEY_ID, SECRET
 from tests.kit.paths import ROOT
 from tests.kit.process import status_of_fork
@@ -252,6 +256,12 @@ def test_no_credentials(server, home, monkeypatch):
     assert retryable(failed.value)  # of the machine's credentials, which are renewed
     assert not retryable(failed.value, reached=False)
     assert server.log() == []
+    catalog = Catalog.from_names([b"s3://data/x"], [0])
+    with ObjectStoreReader(catalog, anonymous=True) as reader:
+        assert read(reader, np.array([0]), catalog) == [b"yes"]
+    remote = ObjectStoreReader.remote(anonymous=True)
+    assert remote.contents([(b"s3://data/x", 0, None)]) == [b"yes"]
+    assert not any("authorization" in request.headers for request in server.log(clear=True))
     with pytest.raises(ValueError, match=r"check the variables .* AZURE_STORAGE_ACCOUNT_NAME"):
         Stores().locate(b"az://data/x")
 
