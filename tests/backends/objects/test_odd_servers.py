@@ -101,6 +101,13 @@ def test_odd_servers_are_read_as_by_obstore_at_hardly_more_requests(server, by):
     assert counts["auto"] <= 1.2 * counts["obstore"]
 
 
+def test_a_request_to_a_connection_that_ends_is_sent_again_by_the_client_itself():
+    with odd(CONTENTS, each=1) as its, reading(its.url, requests=1) as batch:
+        assert batch(0, COUNT) == [*CONTENTS.values()]
+    gets = [dict(fields)["user-agent"] for method, _, fields in its.log if method == "GET"]
+    assert gets == ["dali_storage"] * COUNT
+
+
 def test_hedging_does_not_hide_that_a_server_never_answers():
     def mute(request, answer):
         return answer if b"\r\naccept:" in request.lower() else b""
@@ -128,11 +135,9 @@ def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_en
 
     standing.fits()
     burst = [SimpleNamespace(began=time.monotonic()) for _ in range(9)]
-    for job in burst:
+    for job in burst:  # all began before obstore had answered the first
         standing.fails(job, TimeoutError())
-    for job in burst:
         standing.finished(job, True)
-        standing.fails(job, TimeoutError())  # it began before obstore had answered the first
     fail(1)
     assert not standing.aside
     fail(2, good=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import threading
@@ -25,6 +26,7 @@ class OddServer:
         change: Callable[[bytes, bytes], bytes] = lambda request, answer: answer,
         idle: float | None = None,
         at_once: int = 64,
+        each: float = math.inf,
     ) -> None:
         """Listen.
 
@@ -33,8 +35,9 @@ class OddServer:
             change: makes the bytes to send of a request's head and the plain answer.
             idle: how many seconds a connection is kept without a request. None: for ever.
             at_once: how many connections are served at once; others wait.
+            each: how many GETs a connection is for; the next one ends it.
         """
-        self._contents, self._change, self._idle = contents, change, idle
+        self._contents, self._change, self._idle, self._each = contents, change, idle, each
         self._places = threading.Semaphore(at_once)
         self.log: list[tuple[str, str, list[tuple[str, str]]]] = []
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -48,18 +51,20 @@ class OddServer:
                 threading.Thread(target=self._serve, args=[client], daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        received = b""
+        received, answered = b"", 0
         with client, suppress(OSError):
             client.settimeout(self._idle)
             while more := client.recv(1 << 16):
                 received += more
                 while b"\r\n\r\n" in received:
                     head, _, received = received.partition(b"\r\n\r\n")
+                    answered += head.startswith(b"GET")
+                    if answered > self._each:
+                        raise ConnectionAbortedError
                     answer = self._change(head, self._answer(head.decode("latin1")))
                     client.sendall(answer)
                     if b"\nconnection: close" in answer.lower():
-                        self._places.release()
-                        return
+                        raise ConnectionAbortedError
         self._places.release()
 
     def _answer(self, head: str) -> bytes:
