@@ -190,7 +190,7 @@ def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
         return errno.EREMOTE, f"the bucket is in {where}; set region, or AWS_REGION"
     if failure.code in _CODES:
         return _CODES[failure.code]
-    asked = proxy_of(failure.endpoint)
+    asked = failure.endpoint and proxy_of(failure.endpoint)
     by = f"; obstore asked by {asked}" if asked else ""
     if failure.status:
         number, what = _STATUSES.get(failure.status, _FAILED)

@@ -21,19 +21,15 @@ _FIELD = re.compile(
 )
 
 
-_PASSING = b"408", b"425", b"429", b"5"  # beginnings of statuses
-
-
 class Refused(Exception):  # noqa: N818  (no failure of the store)
     """An answer for obstore to handle; a text says why it must handle all of this server.
 
     Attributes:
         status: of an error; or "".
-        passing: the error may pass, whoever asks.
         pause: seconds that the server tells all to wait; or 0.
     """
 
-    status, passing, pause = "", False, 0.0
+    status, pause = "", 0.0
 
 
 def check(head: bytes, piece: ObjectPart) -> bool:
@@ -73,7 +69,7 @@ def check(head: bytes, piece: ObjectPart) -> bool:
 
 def _error(head: bytes) -> Refused:
     error, fields = Refused(), {name.lower(): value for name, value in _FIELD.findall(head)}
-    error.status, error.passing = head[9:12].decode("latin1"), head.startswith(_PASSING, 9)
+    error.status = head[9:12].decode("latin1")
     if error.status in ("429", "503"):
         after = fields.get(b"retry-after", b"").decode("latin1")
         with suppress(ValueError):  # nonsense

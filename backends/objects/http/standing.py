@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .connections import Job
 
 _ROW = 3  # trials
+_PASSING = "408", "425", "429", "5"  # beginnings of statuses
 PATIENCE = 0.25  # seconds; obstore, asked so much later, must not be the first to answer
 
 
@@ -69,7 +70,7 @@ class Standing:
         if self.trial is job:
             self.failed, self.why = True, _words(error)
             # It may pass, whoever asks; or only the bucket is obstore's.
-            if isinstance(error, Refused) and (error.passing or error.args):
+            if isinstance(error, Refused) and (error.status.startswith(_PASSING) or error.args):
                 self.forget()
 
     def finished(self, job: Job, good: bool) -> None:

@@ -123,13 +123,11 @@ class Traffic:
 
     def _fail(self, job: Job, error: Exception, standing: Standing) -> None:
         standing.fails(job, error)
-        pause = error.pause if isinstance(error, Refused) else 0.0
-        self._pace.rest(min(pause, self._retry))
-        if job.lent:
-            return
-        if pause and time.monotonic() + pause <= job.first + self._retry:
+        if pause := isinstance(error, Refused) and error.pause:
+            self._pace.rest(min(pause, self._retry))
+        if pause and not job.lent and time.monotonic() + pause <= job.first + self._retry:
             self._todo.appendleft(job)
-        else:
+        elif not job.lent:
             self._failed(job, error, standing)
 
     def _release(self, connection: Connection, job: Job) -> None:

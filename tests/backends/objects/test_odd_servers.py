@@ -118,13 +118,6 @@ def test_hedging_does_not_hide_that_a_server_never_answers():
         assert batch.reader.transport.startswith(LEFT + "does not answer")
 
 
-def test_a_length_that_is_said_twice_is_one():
-    with odd(CONTENTS, change=instead((b": 1000", b": 1000 , 1000"))) as its:
-        with reading(its.url, transport="own") as batch:
-            assert batch(0, 1) == [CONTENTS["/00"]]
-        assert len(its.log) == 2
-
-
 def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_ends_the_row():
     standing = Standing(required=False)
     jobs = [SimpleNamespace(began=time.monotonic() + at) for at in range(9)]
@@ -142,7 +135,7 @@ def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_en
     assert not standing.aside
     fail(2, good=False)
     busy = Refused()
-    busy.passing = True
+    busy.status = "503"
     for number in (3, 4):
         fail(number)
         standing.fails(jobs[8], busy)
