@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import obstore
@@ -23,11 +23,13 @@ from obstore.store import S3Store
 
 from ....contract.errors import BackendUnavailable
 from ..credentials import static_keys
-from .connections import Server
+from .connections import Job, Server
+from .redirects import Web, WebJob
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+    from ..calls import Call
     from ..store import Stores
     from ..versions import ObjectPart
 
@@ -62,6 +64,7 @@ class Bucket:
         base: the URL before the quoted key, in which the characters `plain` are not quoted.
         headers: those of all requests.
         sign: returns the headers shared by all requests made now, and one for each path.
+        web: a server whose redirects are followed.
     """
 
     base: str
@@ -69,6 +72,12 @@ class Bucket:
     headers: list[str]
     server: Server
     sign: Callable[[Sequence[str]], tuple[list[str], list[str]]] | None
+    web: Web | None
+
+    def job(self, call: Call[ObjectPart, Any], position: int, request: bytes) -> Job:
+        """A request for an item of a call."""
+        job = call, position, self.server, request, call.places[position]
+        return WebJob(*job, web=self.web) if self.web else Job(*job)
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
         """Make n requests for pieces of the bucket, signed now."""
@@ -116,14 +125,22 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         base = url.removesuffix("key")
         if keys:
             sign = _signer(keys, query.split("%2F")[2], urlsplit(base).netloc)
-    proxies, parts = getproxies_environment(), urlsplit(base)
-    if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):
-        raise _only("uses the proxy of the environment")
-    context = _trust(options) if parts.scheme == "https" else None
-    times = options["timeout"], options.get("connect_timeout", _CONNECTING)
-    address = parts.hostname or "", parts.port or (443 if context else 80)
-    server = Server(*address, context, *(each.total_seconds() for each in times))
-    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, server, sign)
+    contexts = list[ssl.SSLContext]()  # one, once it is needed
+
+    def find(url: SplitResult) -> Server:
+        if {"all", url.scheme} & {*getproxies_environment()} and not proxy_bypass(url.netloc):
+            raise _only("uses the proxy of the environment")
+        secure = url.scheme == "https"
+        if secure and not contexts:
+            contexts.append(_trust(options))
+        context = contexts[0] if secure else None
+        times = options["timeout"], options.get("connect_timeout", _CONNECTING)
+        address = url.hostname or "", url.port or (443 if secure else 80)
+        return Server(*address, context, *(each.total_seconds() for each in times))
+
+    parts = urlsplit(base)
+    web = Web(parts, find) if scheme in ("http", "https") else None
+    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, find(parts), sign, web)
 
 
 def headers_of(options: Mapping[str, Any]) -> list[str]:
