@@ -1,0 +1,126 @@
+"""Keys that are renewed ahead of their end, for both engines."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ...runtime.machine import show_name, start_thread
+from .errors import NoKeysError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+_AHEAD = 300.0  # seconds; Amazon has the next keys of an instance that long before the end
+_PAUSE = 5.0  # seconds between two looks
+_LONGEST = 30.0  # seconds that a request waits for keys
+_AT_ONCE = datetime.fromtimestamp(0, UTC)  # obstore asks for keys at each request
+
+
+class Lease(NamedTuple):
+    """Keys, and their end in seconds since the epoch; infinity: unknown."""
+
+    credential: S3Credential
+    end: float = math.inf
+
+
+Fetch: TypeAlias = Callable[[bool], Lease | None]
+"""Returns keys, or None: keep those that there are. True: the store has refused these.
+
+Raises any error; only the text of a NoKeysError is shown.
+"""
+
+
+class Keys:
+    """The current keys of a source, for any number of threads; a provider of obstore.
+
+    A thread asks the source when keys are due: 5 minutes before their end or, if that is unknown,
+    every 5 seconds. It is started by a request, and ends with the answer. Keys are used until
+    their end, whatever the source does. The lock prevents pickling.
+    """
+
+    refresh_threshold = timedelta(0)
+
+    def __init__(self, fetch: Fetch, held: Lease | None = None) -> None:
+        """Ask for nothing yet. `held`: keys that are known already."""
+        self._fetch, self._held = fetch, held
+        self._due = time.time() + _PAUSE if held else 0.0
+        self._next_refusal = 0.0
+        self._replaced = -math.inf  # when the keys became others, by time.monotonic()
+        self._why, self._refused = "", False
+        self._lock, self._thread = threading.Lock(), threading.Thread()
+
+    def current(self) -> S3Credential | None:
+        """The keys, if there are valid ones. Does not wait."""
+        held, now = self._held, time.time()
+        if now >= self._due:
+            with suppress(RuntimeError):  # without a thread, at the next request
+                self._renew()
+        return held.credential if held and now < held.end else None
+
+    def __call__(self) -> S3Credential:
+        """The keys, after waiting for valid ones.
+
+        Raises NoKeysError: there are none; the text says why, without secrets.
+        """
+        found = self.current()
+        if found is None:
+            # Many requests fail together: the source was asked a moment ago.
+            if not (self._why and time.time() < self._due):
+                self._renew().join(_LONGEST)
+            if (found := self.current()) is None:
+                raise NoKeysError(self._why or "the source of the credentials does not answer")
+        return {**found, "expires_at": _AT_ONCE}
+
+    def replaced(self, since: float) -> bool:
+        """After a request of a time (monotonic) was refused: test if there are other keys now.
+
+        Asks the source; one that gives each caller other keys, every 5 seconds at most.
+        """
+        held, now = self._held, time.time()
+        if self._replaced < since and held and (held.end == math.inf or now >= self._next_refusal):
+            self._next_refusal = now + _PAUSE
+            self._renew(refused=True).join(_LONGEST)
+        return self._replaced >= since
+
+    def _renew(self, refused: bool = False) -> threading.Thread:
+        """Start a thread that asks the source, unless there is one, also after a fork."""
+        with self._lock:
+            self._refused |= refused
+            if not self._thread.is_alive():
+                name = "dali_storage:keys"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                start_thread(self._thread, "raise the limit")
+            return self._thread
+
+    def _work(self) -> None:
+        show_name()
+        asked = False
+        while True:
+            with self._lock:
+                if asked and not self._refused:
+                    self._thread = threading.Thread()  # the next request starts another one
+                    return
+                refused, self._refused = self._refused, False
+            self._ask(refused)
+            asked = True
+
+    def _ask(self, refused: bool) -> None:
+        try:
+            found, self._why = self._fetch(refused), ""
+        except Exception as error:  # perhaps with secrets in its text
+            known = isinstance(error, NoKeysError)
+            self._why = str(error) if known else f"no credentials: {type(error).__name__}"
+            found = None
+        now = time.time()
+        if found and now >= found.end:
+            self._why = "the credentials had ended before they arrived; check this machine's clock"
+        elif found and found != self._held:
+            self._held, self._replaced = found, time.monotonic()
+        end = self._held.end if self._held else math.inf
+        self._due = max(now + _PAUSE, end - _AHEAD if end < math.inf else 0.0)
