@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import (
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    ProxyHandler,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 from xml.etree import ElementTree
 
 from .errors import NO_CREDENTIALS, NoKeysError
@@ -68,7 +62,8 @@ def role(source: str, region: str, client: Mapping[str, Any]) -> Fetch:
             error.close()
             what, none = f"status {error.code}", error.code < 500
         except OSError as error:
-            what, none = type(error).__name__, True
+            reason = getattr(error, "reason", error)  # of a URLError
+            what, none = type(reason).__name__, True
         except Exception:  # with a token, or an answer, in its text
             what, none = "a malformed URL, token or answer", False
         if none and where == "the instance":  # or no instance
@@ -128,8 +123,7 @@ def _web_identity(region: str, client: Mapping[str, Any]) -> Callable[[], Mappin
     if not arn:
         raise ValueError(f"{WEB_IDENTITY} is set, but AWS_ROLE_ARN is not; set both")
     amazon = f"https://sts.{region}.amazonaws.com{'.cn' * region.startswith('cn-')}"
-    url, context = os.environ.get("AWS_ENDPOINT_URL_STS") or amazon, trust(client)
-    proxy = client.get("proxy_url")
+    url, proxy = os.environ.get("AWS_ENDPOINT_URL_STS") or amazon, client.get("proxy_url")
     form = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
@@ -140,7 +134,7 @@ def _web_identity(region: str, client: Mapping[str, Any]) -> Callable[[], Mappin
     def ask() -> Mapping[str, Any]:
         sent = urlencode(form | {"WebIdentityToken": file.read_text().strip()}).encode()
         proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
-        text = _ask(url, {}, proxies, HTTPSHandler(context=context), sent=sent, method="POST")
+        text = _ask(url, {}, proxies, HTTPSHandler(context=trust(client)), sent=sent, method="POST")
         return {it.tag.rpartition("}")[2]: it.text for it in ElementTree.fromstring(text).iter()}
 
     return ask

@@ -157,14 +157,20 @@ class _Object(_Handler):
             return "InvalidAccessKeyId"
         secret, token, end = self.server.keys.made[name]
         now, date = time.time(), self.headers["x-amz-date"]
-        if abs(now + self.server.ahead - calendar.timegm(time.strptime(date, "%Y%m%dT%H%M%SZ"))) > 900:
+        if (
+            abs(now + self.server.ahead - calendar.timegm(time.strptime(date, "%Y%m%dT%H%M%SZ")))
+            > 900
+        ):
             return "RequestTimeTooSkewed"
         if now > end:
             return "ExpiredToken"
         signed = given["SignedHeaders"]
         fields = "".join(f"{it}:{self.headers[it].strip()}\n" for it in signed.split(";"))
         plain = [self.command, self.path, "", fields, signed, self.headers["x-amz-content-sha256"]]
-        digest, key = hashlib.sha256("\n".join(plain).encode()).hexdigest(), f"AWS4{secret}".encode()
+        digest, key = (
+            hashlib.sha256("\n".join(plain).encode()).hexdigest(),
+            f"AWS4{secret}".encode(),
+        )
         for part in scope:
             key = hmac.digest(key, part.encode(), "sha256")
         text = f"AWS4-HMAC-SHA256\n{date}\n{'/'.join(scope)}\n{digest}"
