@@ -69,7 +69,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print the tables, and draw the picture; return the exit status."""
+    """Measure, and print the tables; return the exit status."""
     given = _arguments()
     if given.names:
         counts = [int(each) for each in given.names.split(",")]
@@ -92,9 +92,6 @@ def main() -> int:
         keys = [f"{name} {leg} {n}" for n in range(1, 65) for leg in WORKLOADS[name].legs]
         rows = [_row(key, found[key]) for key in keys if key in found]
         _show(name, [[*rows[0]], *([*row.values()] for row in rows)], given.page)
-        if name == "retinanet":
-            path = ROOT / "docs/mlperf-storage.svg" if given.page else results.parent / "dlio.svg"
-            _plot({key.partition(" ")[2]: found[key] for key in keys if key in found}, path)
     return int(any(each["delivered"] == "WRONG" for each in found.values()))
 
 
@@ -252,25 +249,6 @@ def _show(name: str, rows: list[list[str]], page: bool) -> int:
         text = replaced(PAGE.read_text(encoding="utf-8"), name, table)
         PAGE.write_text(text, encoding="utf-8")
     return 0
-
-
-def _plot(found: dict[str, Any], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    names = [*found][::-1]
-    picture = Figure(figsize=(9, 1.5 + 0.3 * len(names)), layout="constrained")
-    for axes, key, label in zip(
-        picture.subplots(1, 2, sharey=True),
-        ("rate", "cpu"),
-        ("samples/s: read, not decoded (dlio-0, -2, -4: decoded)", "CPU seconds per GB"),
-        strict=True,
-    ):
-        colors = ["tab:green" if name.startswith("ours") else "tab:gray" for name in names]
-        bars = axes.barh(names, [found[name][key] for name in names], color=colors)
-        axes.bar_label(bars, fmt="{:,.4g}")
-        axes.set_xlabel(label)
-    picture.suptitle("DLIO, emulated, not MLPerf; page cache cold", fontsize="medium")
-    picture.savefig(path)
 
 
 if __name__ == "__main__":
