@@ -9,15 +9,12 @@ import configparser
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...contract.errors import BackendUnavailable
 from .errors import NO_CREDENTIALS, NoKeysError
 from .keys import Keys, Lease
 from .roles import FULL, RELATIVE, WEB_IDENTITY, role
-
-if TYPE_CHECKING:
-    from obstore.store import S3Credential
 
 _PAIR = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
 _BOTO3 = "credential_process", "login_session", "role_arn", "sso_session", "sso_start_url"
@@ -56,13 +53,11 @@ class Profile:
         self.login = next((name for name in _BOTO3 if name in self.settings), "")
 
     @property
-    def credential(self) -> S3Credential | None:
+    def keys(self) -> Lease | None:
         """The keys, if both are present."""
         get = self.settings.get
         key, secret = get("aws_access_key_id"), get("aws_secret_access_key")
-        if not (key and secret):
-            return None
-        return _credential(key, secret, get("aws_session_token"))
+        return Lease.of(key, secret, get("aws_session_token")) if key and secret else None
 
 
 def signing(
@@ -80,8 +75,7 @@ def signing(
     if found == "environment":
         return {}  # obstore finds them
     if found.startswith("profile "):
-        known = profile.credential
-        keys = Keys(_again, Lease(known)) if known else _login(profile)
+        keys = Keys(_again, profile.keys) if profile.keys else _login(profile)
     elif os.environ.get("AWS_IMDSV1_FALLBACK"):
         return {}  # only obstore asks by version 1
     else:
@@ -92,8 +86,7 @@ def signing(
 def _again(refused: bool) -> Lease | None:
     """The keys of the profile as it is now, unless it is perhaps being written."""
     profile = Profile()
-    keys = profile.credential
-    return Lease(keys) if keys and (refused or profile.age > _GRACE) else None
+    return profile.keys if refused or profile.age > _GRACE else None
 
 
 def _login(profile: Profile) -> Keys:
@@ -111,13 +104,13 @@ def _login(profile: Profile) -> Keys:
             session = session or boto3.Session(profile_name=profile.name)
             found = session.get_credentials()
             now = found.get_frozen_credentials()
-            end = getattr(found, "_expiry_time", None)  # there is no public name
+            end = getattr(found, "_expiry_time", None)  # has no public name
         except Exception as error:  # botocore's own, with possible secrets in its text
             what = f"boto3 finds no credentials for profile {profile.name!r}"
             remedy = f"log in, or correct its {profile.login}"
             raise NoKeysError(f"{what}: {type(error).__name__}; {remedy}") from None
-        keys = _credential(now.access_key, now.secret_key, now.token)
-        return Lease(keys, end.timestamp()) if end else Lease(keys)
+        ending = {"end": end.timestamp()} if end else {}
+        return Lease.of(now.access_key, now.secret_key, now.token, **ending)
 
     try:
         return Keys(fetch, fetch(refused=False))
@@ -131,32 +124,24 @@ def _read(path: str) -> tuple[str, float]:
     A file that is being written is waited for, for at most 3 seconds.
     """
     until = time.monotonic() + _SETTLING
-    try:
-        while True:
+    while True:
+        try:
             with open(path, encoding="utf-8") as file:  # one inode: a rename changes nothing
                 before, text, after = os.fstat(file.fileno()), file.read(), os.fstat(file.fileno())
-            age = time.time() - after.st_mtime
-            same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
-            if (same and not 0 <= age < _SETTLED) or time.monotonic() > until:
-                return text, age if age >= 0 else float("inf")  # by another clock
-            time.sleep(_SETTLED / 4)
-    except OSError:
-        return "", float("inf")
+        except OSError:
+            return "", float("inf")
+        age = time.time() - after.st_mtime
+        age = age if age >= 0 else float("inf")  # by another clock
+        same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+        if (same and age > _SETTLED) or time.monotonic() > until:
+            return text, age
+        time.sleep(_SETTLED / 4)
 
 
-def _credential(key: str, secret: str, token: str | None) -> S3Credential:
-    return {
-        "access_key_id": key,
-        "secret_access_key": secret,
-        "token": token,
-        "expires_at": None,
-    }
-
-
-def environment() -> S3Credential | None:
+def environment() -> Lease | None:
     """The keys of the environment, if they are set."""
-    key, secret, token = (os.environ.get(name) or "" for name in (*_PAIR, "AWS_SESSION_TOKEN"))
-    return _credential(key, secret, token or None) if key and secret else None
+    key, secret, token = (os.environ.get(name) for name in (*_PAIR, "AWS_SESSION_TOKEN"))
+    return Lease.of(key, secret, token or None) if key and secret else None
 
 
 def source(profile: Profile) -> str:
@@ -174,7 +159,7 @@ def source(profile: Profile) -> str:
             raise ValueError(f"{name} contains a line break or control character; remove it")
     if given:
         return "environment"
-    if profile.credential or profile.login:
+    if profile.keys or profile.login:
         return f"profile {profile.name!r}"
     if elsewhere := [*filter(os.environ.get, (WEB_IDENTITY, RELATIVE, FULL))]:
         return elsewhere[0]

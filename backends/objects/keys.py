@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...runtime.machine import show_name, start_thread
 from .errors import NoKeysError
@@ -26,7 +26,12 @@ class Lease(NamedTuple):
     """Keys, and their end in seconds since the epoch; infinity: unknown."""
 
     credential: S3Credential
-    end: float = math.inf
+    end: float
+
+    @classmethod
+    def of(cls, key: str, secret: str, token: str | None, end: float = math.inf) -> Lease:
+        pair: Any = {"access_key_id": key, "secret_access_key": secret}
+        return cls(pair | {"token": token, "expires_at": None}, end)
 
 
 Fetch: TypeAlias = Callable[[bool], Lease | None]
@@ -48,11 +53,9 @@ class Keys:
 
     def __init__(self, fetch: Fetch, held: Lease | None = None) -> None:
         """Ask for nothing yet. `held`: keys that are known already."""
-        self._fetch, self._held = fetch, held
-        self._due = time.time() + _PAUSE if held else 0.0
-        self._next_refusal = 0.0
+        self._fetch, self._held, self._why = fetch, held, ""
+        self._due, self._next_refusal = time.time() + _PAUSE if held else 0.0, 0.0
         self._replaced = -math.inf  # when the keys became others, by time.monotonic()
-        self._why, self._refused = "", False
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
     def current(self) -> S3Credential | None:
@@ -80,37 +83,29 @@ class Keys:
     def replaced(self, since: float) -> bool:
         """After a request of a time (monotonic) was refused: test if there are other keys now.
 
-        Asks the source; one that gives each caller other keys, every 5 seconds at most.
+        Asks the source; one whose keys have an end, every 5 seconds at most.
         """
-        held, now = self._held, time.time()
-        if self._replaced < since and held and (held.end == math.inf or now >= self._next_refusal):
-            self._next_refusal = now + _PAUSE
-            self._renew(refused=True).join(_LONGEST)
+        for _ in range(2):  # the first thread may have looked before the refusal
+            unending = self._held is not None and self._held.end == math.inf
+            may = unending or time.time() >= self._next_refusal or self._thread.is_alive()
+            if self._replaced < since and may:
+                thread = self._renew(refused=True)
+                self._next_refusal = time.time() + _PAUSE
+                thread.join(_LONGEST)
         return self._replaced >= since
 
     def _renew(self, refused: bool = False) -> threading.Thread:
         """Start a thread that asks the source, unless there is one, also after a fork."""
         with self._lock:
-            self._refused |= refused
             if not self._thread.is_alive():
-                name = "dali_storage:keys"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-                start_thread(self._thread, "raise the limit")
+                name, give = "dali_storage:keys", [refused]
+                thread = threading.Thread(target=self._ask, args=give, name=name, daemon=True)
+                start_thread(thread, "raise the limit")
+                self._thread = thread
             return self._thread
 
-    def _work(self) -> None:
-        show_name()
-        asked = False
-        while True:
-            with self._lock:
-                if asked and not self._refused:
-                    self._thread = threading.Thread()  # the next request starts another one
-                    return
-                refused, self._refused = self._refused, False
-            self._ask(refused)
-            asked = True
-
     def _ask(self, refused: bool) -> None:
+        show_name()
         try:
             found, self._why = self._fetch(refused), ""
         except Exception as error:  # perhaps with secrets in its text

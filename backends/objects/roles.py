@@ -8,13 +8,20 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import (
+    BaseHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 from xml.etree import ElementTree
 
 from .errors import NO_CREDENTIALS, NoKeysError
@@ -44,20 +51,16 @@ def role(source: str, region: str, client: Mapping[str, Any]) -> Fetch:
     """Make what asks for the keys of a source: a variable above, or else the instance.
 
     `client` are obstore's client options, of which those for trust and proxies count for STS.
-
-    Raises:
-        ValueError: a variable is missing or wrong.
     """
-    ask: Callable[[], Mapping[str, Any]] = _instance()
-    if source == WEB_IDENTITY:
-        ask = _web_identity(region, client)
-    elif source in (RELATIVE, FULL):
-        ask = _container(source)
-    where = source if source.startswith("AWS_") else "the instance"
 
     def fetch(refused: bool) -> Lease:
+        where, none = source if source.startswith("AWS_") else "the instance", False
         try:
-            return _lease(ask())
+            if source == WEB_IDENTITY:
+                return _lease(_web_identity(region, client))
+            return _lease(_container(source) if source in (RELATIVE, FULL) else _instance())
+        except NoKeysError:
+            raise
         except HTTPError as error:
             error.close()
             what, none = f"status {error.code}", error.code < 500
@@ -65,7 +68,7 @@ def role(source: str, region: str, client: Mapping[str, Any]) -> Fetch:
             reason = getattr(error, "reason", error)  # of a URLError
             what, none = type(reason).__name__, True
         except Exception:  # with a token, or an answer, in its text
-            what, none = "a malformed URL, token or answer", False
+            what = "a malformed URL, token or answer"
         if none and where == "the instance":  # or no instance
             raise NoKeysError(NO_CREDENTIALS) from None
         raise NoKeysError(f"no credentials by {where}: {what}; check the role") from None
@@ -87,69 +90,56 @@ def trust(options: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _instance() -> Callable[[], Mapping[str, Any]]:
-    get = os.environ.get
+def _instance() -> Any:
+    """Instance metadata, version 2."""
+    get, life = os.environ.get, {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
     base = get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or get("AWS_METADATA_ENDPOINT") or _INSTANCE
-    url, life = base.rstrip("/"), {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-
-    def ask() -> Mapping[str, Any]:
-        token = _ask(f"{url}/latest/api/token", life, method="PUT")
-        session = {"X-aws-ec2-metadata-token": token}
-        name = _ask(url + _ROLES, session).split("\n")[0]
-        found: Mapping[str, Any] = json.loads(_ask(url + _ROLES + quote(name, safe=""), session))
-        return found
-
-    return ask
+    url = base.rstrip("/")
+    session = {"X-aws-ec2-metadata-token": _ask(f"{url}/latest/api/token", life, method="PUT")}
+    name = _ask(url + _ROLES, session).split("\n")[0]
+    return json.loads(_ask(url + _ROLES + quote(name, safe=""), session))
 
 
-def _container(source: str) -> Callable[[], Mapping[str, Any]]:
+def _container(source: str) -> Any:
+    """ECS, or EKS Pod Identity."""
     url = os.environ[source] if source == FULL else _CONTAINER + os.environ[source]
-    parts = urlsplit(url)
+    parts, get = urlsplit(url), os.environ.get
     if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _PLAIN):
-        raise ValueError(f"{source} must be https://, or http:// of this machine; correct it")
-    file = os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
-    given = os.environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
-
-    def ask() -> Mapping[str, Any]:
-        token = (Path(file).read_text() if file else given).strip()
-        found: Mapping[str, Any] = json.loads(_ask(url, {"Authorization": token} if token else {}))
-        return found
-
-    return ask
+        raise NoKeysError(f"{source} must use TLS, or lead to this machine; correct it")
+    file = get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+    token = Path(file).read_text() if file else get("AWS_CONTAINER_AUTHORIZATION_TOKEN", "")
+    return json.loads(_ask(url, {"Authorization": token.strip()} if token else {}))
 
 
-def _web_identity(region: str, client: Mapping[str, Any]) -> Callable[[], Mapping[str, Any]]:
-    file, arn = Path(os.environ[WEB_IDENTITY]), os.environ.get("AWS_ROLE_ARN")
-    if not arn:
-        raise ValueError(f"{WEB_IDENTITY} is set, but AWS_ROLE_ARN is not; set both")
-    amazon = f"https://sts.{region}.amazonaws.com{'.cn' * region.startswith('cn-')}"
-    url, proxy = os.environ.get("AWS_ENDPOINT_URL_STS") or amazon, client.get("proxy_url")
+def _web_identity(region: str, client: Mapping[str, Any]) -> Any:
+    """AssumeRoleWithWebIdentity of STS."""
+    get, amazon = os.environ.get, f"https://sts.{region}.amazonaws.com"
+    url = get("AWS_ENDPOINT_URL_STS") or amazon + ".cn" * region.startswith("cn-")
+    if not (arn := get("AWS_ROLE_ARN")):
+        raise NoKeysError(f"{WEB_IDENTITY} is set, but AWS_ROLE_ARN is not; set both")
     form = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
         "RoleArn": arn,
-        "RoleSessionName": os.environ.get("AWS_ROLE_SESSION_NAME") or "dali_storage",
+        "RoleSessionName": get("AWS_ROLE_SESSION_NAME") or "dali_storage",
+        "WebIdentityToken": Path(os.environ[WEB_IDENTITY]).read_text().strip(),
     }
-
-    def ask() -> Mapping[str, Any]:
-        sent = urlencode(form | {"WebIdentityToken": file.read_text().strip()}).encode()
-        proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
-        text = _ask(url, {}, proxies, HTTPSHandler(context=trust(client)), sent=sent, method="POST")
-        return {it.tag.rpartition("}")[2]: it.text for it in ElementTree.fromstring(text).iter()}
-
-    return ask
+    proxy = client.get("proxy_url")
+    proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
+    secure = HTTPSHandler(context=trust(client))
+    text = _ask(url, {}, proxies, secure, method="POST", sent=urlencode(form).encode())
+    return {it.tag.rpartition("}")[2]: it.text for it in ElementTree.fromstring(text).iter()}
 
 
 def _ask(
     url: str,
     headers: dict[str, str],
-    proxies: ProxyHandler | None = None,
-    *handlers: HTTPSHandler,
+    *handlers: BaseHandler,
     method: str = "GET",
     sent: bytes | None = None,
 ) -> str:
-    """Ask a server; without `proxies`, this machine's or its host's."""
-    opener = build_opener(_NoRedirects, proxies or ProxyHandler({}), *handlers)
+    """Ask a server; without handlers, one of this machine or its host."""
+    opener = build_opener(_NoRedirects, *(handlers or [ProxyHandler({})]))
     request = Request(url, sent, headers, method=method)
     with opener.open(request, timeout=_SECONDS) as answer:
         return str(answer.read(_LONGEST).decode())
@@ -157,10 +147,8 @@ def _ask(
 
 def _lease(found: Mapping[str, Any]) -> Lease:
     """Keys by their names in JSON or XML. Raises any error if one is missing, or cannot be sent."""
-    key, secret = found["AccessKeyId"], found["SecretAccessKey"]
     token = found["Token" if "Token" in found else "SessionToken"]
-    if not (key and secret and token and f"{key}{secret}{token}".isprintable()):
+    keys = found["AccessKeyId"], found["SecretAccessKey"], token
+    if not (all(keys) and "".join(keys).isprintable()):
         raise ValueError
-    end = datetime.fromisoformat(found["Expiration"]).timestamp()
-    credential: Any = {"access_key_id": key, "secret_access_key": secret, "token": token}
-    return Lease(credential | {"expires_at": None}, end)
+    return Lease.of(*keys, end=datetime.fromisoformat(found["Expiration"]).timestamp())

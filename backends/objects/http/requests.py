@@ -119,13 +119,13 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         keys, fixed = settings.pop("credential_provider", None), environment()
         anonymous = settings.pop("skip_signature", False)
         if not (anonymous or keys or fixed):
-            raise _only("signs with these keys")
+            raise _only("finds the keys")
         # Obstore knows the URL of the bucket; its signature here is not sent.
         store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
         if not anonymous:
-            current = keys.current if keys else lambda: fixed
+            current = keys.current if keys else lambda: fixed and fixed.credential
             sign = _signer(current, query.split("%2F")[2], urlsplit(base).netloc)
     proxies, parts = getproxies_environment(), urlsplit(base)
     if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):

@@ -150,6 +150,16 @@ def test_a_file_of_keys_is_looked_at_once_more_when_the_store_refuses_them(world
         assert world.epoch(reader) == {3}
 
 
+@pytest.mark.parametrize("transport", ["own", "obstore"])
+def test_a_role_is_asked_again_when_the_store_refuses_its_keys(world, transport):
+    world.use("ECS")
+    with world.reader(transport) as reader:
+        assert world.epoch(reader) == {1}
+        world.keys.revoke()
+        assert 2 in world.epoch(reader)
+        assert world.epoch(reader) == {2} == {world.roles.asked.total()}
+
+
 HALF = "[default]\naws_access_key_id = AKID2\naws_secret_access_key = canary1\n"
 
 
@@ -256,7 +266,7 @@ def test_ctrl_c_while_keys_are_asked_for(world):
 
 def test_a_fork_asks_for_keys_by_a_thread_of_its_own(world):
     parent, asked = os.getpid(), threading.Event()
-    lease = renewal.Lease({"access_key_id": "a", "secret_access_key": "b", "token": None})
+    lease = renewal.Lease.of("a", "b", None)
 
     def fetch(refused):
         asked.set()
@@ -313,7 +323,7 @@ def test_a_source_that_hangs_does_not_keep_the_process(world):
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({FULL: "http://canary.example/"}, f"{FULL} must be https://"),
+        ({FULL: "http://canary.example/"}, f"{FULL} must use TLS"),
         ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/canary"}, "but AWS_ROLE_ARN is not"),
         (
             {"AWS_WEB_IDENTITY_TOKEN_FILE": "/nonexistent", "AWS_ROLE_ARN": "arn:a"},
