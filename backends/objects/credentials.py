@@ -13,7 +13,7 @@ from typing import Any
 
 from ...contract.errors import BackendUnavailable
 from .errors import NO_CREDENTIALS, NoKeysError
-from .keys import Keys, Lease
+from .keys import Keys, TimedKeys
 from .roles import FULL, RELATIVE, WEB_IDENTITY, role
 
 _PAIR = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
@@ -53,11 +53,11 @@ class Profile:
         self.login = next((name for name in _BOTO3 if name in self.settings), "")
 
     @property
-    def keys(self) -> Lease | None:
+    def keys(self) -> TimedKeys | None:
         """The keys, if both are present."""
         get = self.settings.get
         key, secret = get("aws_access_key_id"), get("aws_secret_access_key")
-        return Lease.of(key, secret, get("aws_session_token")) if key and secret else None
+        return TimedKeys.of(key, secret, get("aws_session_token")) if key and secret else None
 
 
 def signing(
@@ -83,7 +83,7 @@ def signing(
     return {"credential_provider": keys}
 
 
-def _again(refused: bool) -> Lease | None:
+def _again(refused: bool) -> TimedKeys | None:
     """The keys of the profile as it is now, unless it is perhaps being written."""
     profile = Profile()
     return profile.keys if refused or profile.age > _GRACE else None
@@ -98,7 +98,7 @@ def _login(profile: Profile) -> Keys:
         raise BackendUnavailable(what, "pip install boto3") from None
     session: Any = None
 
-    def fetch(refused: bool) -> Lease:
+    def fetch(refused: bool) -> TimedKeys:
         nonlocal session
         try:
             session = session or boto3.Session(profile_name=profile.name)
@@ -110,7 +110,7 @@ def _login(profile: Profile) -> Keys:
             remedy = f"log in, or correct its {profile.login}"
             raise NoKeysError(f"{what}: {type(error).__name__}; {remedy}") from None
         ending = {"end": end.timestamp()} if end else {}
-        return Lease.of(now.access_key, now.secret_key, now.token, **ending)
+        return TimedKeys.of(now.access_key, now.secret_key, now.token, **ending)
 
     try:
         return Keys(fetch, fetch(refused=False))
@@ -138,10 +138,10 @@ def _read(path: str) -> tuple[str, float]:
         time.sleep(_SETTLED / 4)
 
 
-def environment() -> Lease | None:
+def environment() -> TimedKeys | None:
     """The keys of the environment, if they are set."""
     key, secret, token = (os.environ.get(name) for name in (*_PAIR, "AWS_SESSION_TOKEN"))
-    return Lease.of(key, secret, token or None) if key and secret else None
+    return TimedKeys.of(key, secret, token or None) if key and secret else None
 
 
 def source(profile: Profile) -> str:

@@ -22,19 +22,19 @@ _LONGEST = 30.0  # seconds that a request waits for keys
 _AT_ONCE = datetime.fromtimestamp(0, UTC)  # obstore asks for keys at each request
 
 
-class Lease(NamedTuple):
+class TimedKeys(NamedTuple):
     """Keys, and their end in seconds since the epoch; infinity: unknown."""
 
     credential: S3Credential
     end: float
 
     @classmethod
-    def of(cls, key: str, secret: str, token: str | None, end: float = math.inf) -> Lease:
+    def of(cls, key: str, secret: str, token: str | None, end: float = math.inf) -> TimedKeys:
         pair: Any = {"access_key_id": key, "secret_access_key": secret}
         return cls(pair | {"token": token, "expires_at": None}, end)
 
 
-Fetch: TypeAlias = Callable[[bool], Lease | None]
+Fetch: TypeAlias = Callable[[bool], TimedKeys | None]
 """Returns keys, or None: keep those that there are. True: the store has refused these.
 
 Raises any error; only the text of a NoKeysError is shown.
@@ -51,7 +51,7 @@ class Keys:
 
     refresh_threshold = timedelta(0)
 
-    def __init__(self, fetch: Fetch, held: Lease | None = None) -> None:
+    def __init__(self, fetch: Fetch, held: TimedKeys | None = None) -> None:
         """Ask for nothing yet. `held`: keys that are known already."""
         self._fetch, self._held, self._why = fetch, held, ""
         self._due, self._next_refusal = time.time() + _PAUSE if held else 0.0, 0.0

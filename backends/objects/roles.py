@@ -25,7 +25,7 @@ from urllib.request import (
 from xml.etree import ElementTree
 
 from .errors import NO_CREDENTIALS, NoKeysError
-from .keys import Fetch, Lease
+from .keys import Fetch, TimedKeys
 
 WEB_IDENTITY = "AWS_WEB_IDENTITY_TOKEN_FILE"
 RELATIVE, FULL = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"
@@ -53,12 +53,12 @@ def role(source: str, region: str, client: Mapping[str, Any]) -> Fetch:
     `client` are obstore's client options, of which those for trust and proxies count for STS.
     """
 
-    def fetch(refused: bool) -> Lease:
+    def fetch(refused: bool) -> TimedKeys:
         where, none = source if source.startswith("AWS_") else "the instance", False
         try:
             if source == WEB_IDENTITY:
-                return _lease(_web_identity(region, client))
-            return _lease(_container(source) if source in (RELATIVE, FULL) else _instance())
+                return _keys(_web_identity(region, client))
+            return _keys(_container(source) if source in (RELATIVE, FULL) else _instance())
         except NoKeysError:
             raise
         except HTTPError as error:
@@ -145,10 +145,10 @@ def _ask(
         return str(answer.read(_LONGEST).decode())
 
 
-def _lease(found: Mapping[str, Any]) -> Lease:
+def _keys(found: Mapping[str, Any]) -> TimedKeys:
     """Keys by their names in JSON or XML. Raises any error if one is missing, or cannot be sent."""
     token = found["Token" if "Token" in found else "SessionToken"]
     keys = found["AccessKeyId"], found["SecretAccessKey"], token
     if not (all(keys) and "".join(keys).isprintable()):
         raise ValueError
-    return Lease.of(*keys, end=datetime.fromisoformat(found["Expiration"]).timestamp())
+    return TimedKeys.of(*keys, end=datetime.fromisoformat(found["Expiration"]).timestamp())

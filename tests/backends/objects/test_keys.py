@@ -23,7 +23,7 @@ from dali_storage.testing import read
 from tests.kit.objects.client import environment, publish
 from tests.kit.objects.roles import TOKEN, Keys, Roles, Store, serving
 from tests.kit.paths import ROOT
-from tests.kit.process import status_of_fork, wait_until
+from tests.kit.process import status_of_fork, threads, wait_until
 
 CONTENTS = [np.random.default_rng(sample).bytes(5000 + sample) for sample in range(60)]
 ALL = np.arange(60)
@@ -104,7 +104,7 @@ def world(home, monkeypatch):
 
 def settled():
     """Wait until no keys are being asked for: those that came are known."""
-    wait_until(lambda: "dali_storage:keys" not in {it.name for it in threading.enumerate()})
+    wait_until(lambda: not any(it.name == "dali_storage:keys" for it in threads()))
 
 
 @pytest.mark.parametrize("transport", ["own", "obstore"])
@@ -266,7 +266,7 @@ def test_ctrl_c_while_keys_are_asked_for(world):
 
 def test_a_fork_asks_for_keys_by_a_thread_of_its_own(world):
     parent, asked = os.getpid(), threading.Event()
-    lease = renewal.Lease.of("a", "b", None)
+    lease = renewal.TimedKeys.of("a", "b", None)
 
     def fetch(refused):
         asked.set()
