@@ -60,23 +60,21 @@ class Keys:
 
     def current(self) -> S3Credential | None:
         """The keys, if there are valid ones. Does not wait."""
-        held, now = self._held, time.time()
-        if now >= self._due:
+        if time.time() >= self._due:
             with suppress(RuntimeError):  # without a thread, at the next request
-                self._renew()
-        return held.credential if held and now < held.end else None
+                self._renew(lambda: time.time() >= self._due)
+        return self._valid()
 
     def __call__(self) -> S3Credential:
         """The keys, after waiting for valid ones.
 
         Raises NoKeysError: there are none; the text says why, without secrets.
         """
-        found = self.current()
-        if found is None:
-            # Many requests fail together: the source was asked a moment ago.
-            if not (self._why and time.time() < self._due):
-                self._renew().join(_LONGEST)
-            if (found := self.current()) is None:
+        if (found := self.current()) is None:
+            # Many requests fail together: the source may have been asked a moment ago.
+            failed = bool(self._why) and time.time() < self._due
+            self._renew(lambda: not (failed or self._valid()), wait=True)
+            if (found := self._valid()) is None:
                 raise NoKeysError(self._why or "the source of the credentials does not answer")
         return {**found, "expires_at": _AT_ONCE}
 
@@ -85,24 +83,32 @@ class Keys:
 
         Asks the source; one whose keys have an end, every 5 seconds at most.
         """
-        for _ in range(2):  # the first thread may have looked before the refusal
+
+        def needed() -> bool:
             unending = self._held is not None and self._held.end == math.inf
-            may = unending or time.time() >= self._next_refusal or self._thread.is_alive()
-            if self._replaced < since and may:
-                thread = self._renew(refused=True)
-                self._next_refusal = time.time() + _PAUSE
-                thread.join(_LONGEST)
+            return self._replaced < since and (unending or time.time() >= self._next_refusal)
+
+        for _ in range(2):  # a thread may have looked before the refusal
+            self._renew(needed, refused=True, wait=True)
         return self._replaced >= since
 
-    def _renew(self, refused: bool = False) -> threading.Thread:
-        """Start a thread that asks the source, unless there is one, also after a fork."""
+    def _valid(self) -> S3Credential | None:
+        held = self._held
+        return held.credential if held and time.time() < held.end else None
+
+    def _renew(
+        self, needed: Callable[[], bool], *, refused: bool = False, wait: bool = False
+    ) -> None:
+        """Ask the source in a thread, if needed, unless there is one, also after a fork."""
         with self._lock:
-            if not self._thread.is_alive():
-                name, give = "dali_storage:keys", [refused]
-                thread = threading.Thread(target=self._ask, args=give, name=name, daemon=True)
+            if not self._thread.is_alive() and needed():
+                name, given = "dali_storage:keys", [refused]
+                thread = threading.Thread(target=self._ask, args=given, name=name, daemon=True)
                 start_thread(thread, "raise the limit")
                 self._thread = thread
-            return self._thread
+            thread = self._thread
+        if wait and thread.is_alive():
+            thread.join(_LONGEST)
 
     def _ask(self, refused: bool) -> None:
         show_name()
@@ -118,4 +124,5 @@ class Keys:
         elif found and found != self._held:
             self._held, self._replaced = found, time.monotonic()
         end = self._held.end if self._held else math.inf
+        self._next_refusal = now + _PAUSE if refused else self._next_refusal
         self._due = max(now + _PAUSE, end - _AHEAD if end < math.inf else 0.0)
