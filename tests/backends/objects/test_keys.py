@@ -15,6 +15,7 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects import credentials
 from dali_storage.backends.objects import keys as renewal
 from dali_storage.backends.objects import roles as sources
 from dali_storage.backends.objects.errors import NoKeysError
@@ -178,6 +179,22 @@ def test_a_file_that_is_being_written_changes_no_keys(world, text, age):
         world.epoch(reader)
         settled()
         assert world.epoch(reader) == {3}
+
+
+def test_a_file_that_is_half_written_at_the_start_is_waited_for(world):
+    world.use("file")
+    whole = (world.home / "credentials").read_text()
+    world.write(age=0, text=whole[:-3])
+
+    def write_the_rest(_):
+        (world.home / "credentials").write_text(whole)
+        os.utime(world.home / "credentials", (0, 0))
+
+    now = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=write_the_rest)
+    world.patch.setattr(credentials, "time", now)
+    with world.reader() as reader:
+        assert world.epoch(reader) == {1}
+    assert not world.store.refused
 
 
 FAULTS = {
