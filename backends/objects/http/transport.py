@@ -65,8 +65,12 @@ class OwnClient:
         if sent:
             self._thread.start()
         for bucket, its in sent.items():
-            requests = zip(its, bucket.requests([call.items[at] for at in its]), strict=True)
-            jobs = [bucket.job(call, at, it) for at, it in requests]
+            requests = bucket.requests([call.items[at] for at in its])
+            if not requests:  # obstore waits for keys
+                left += its
+                continue
+            made = zip(its, requests, strict=True)
+            jobs = [bucket.job(call, at, it) for at, it in made]
             self._thread.call(self._traffic.send, jobs)
         return left
 
