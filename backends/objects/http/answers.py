@@ -19,6 +19,7 @@ _FIELD = re.compile(
     rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
     re.I,
 )
+_LOCATION = re.compile(rb"[\r\n]location[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])", re.I)
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
@@ -32,6 +33,18 @@ class Refused(Exception):  # noqa: N818  (no failure of the store)
     status, pause = "", 0.0
 
 
+class Expired(Refused):
+    """The server refuses the signature."""
+
+
+class Redirected(Refused):
+    """The bytes are elsewhere. The location is not in the text: it may have a signature."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__("redirects")
+        self.location = location
+
+
 def check(head: bytes, piece: ObjectPart) -> bool:
     """Check the head of an answer, up to and with the end of its last header, for a piece.
 
@@ -43,10 +56,8 @@ def check(head: bytes, piece: ObjectPart) -> bool:
     whole, length = piece.length == piece.size, b"%d" % piece.length
     if not head.startswith(b"HTTP/1.1 "):
         raise Refused("does not speak HTTP/1.1")
-    if head[9:10] in b"45":
-        raise _error(head)
     if head[9:13] != (b"200 " if whole else b"206 "):
-        raise Refused("redirects" if head[9:10] == b"3" else "sends odd statuses")
+        raise _refusal(head)
     found = _FIELD.findall(head)
     fields = {name.lower(): value for name, value in found}
     if len(fields) < len(found) or b"\n " in head or b"\n\t" in head:
@@ -67,12 +78,28 @@ def check(head: bytes, piece: ObjectPart) -> bool:
     return b"close" not in fields.get(b"connection", b"").lower()
 
 
-def _error(head: bytes) -> Refused:
-    error, fields = Refused(), {name.lower(): value for name, value in _FIELD.findall(head)}
-    error.status = head[9:12].decode("latin1")
-    if error.status in ("429", "503"):
-        after = fields.get(b"retry-after", b"").decode("latin1")
-        with suppress(ValueError):  # nonsense
-            at = after.isdigit() or parsedate_to_datetime(after).timestamp()
-            error.pause = float(after) if at is True else max(at - time.time(), 0.0)
-    return error
+def _refusal(head: bytes) -> Refused:
+    """The reason why an answer with this status is not taken."""
+    status = head[9:12]
+    if status[:1] in b"45":
+        error = Expired() if status in (b"401", b"403", b"410") else Refused()
+        error.status = status.decode("latin1")
+        if status in (b"429", b"503"):
+            error.pause = _pause(head)
+        return error
+    locations = _LOCATION.findall(head)
+    if status in (b"301", b"302", b"303", b"307", b"308") and len(locations) == 1:
+        return Redirected(locations[0].decode("latin1"))
+    return Refused("redirects" if status[:1] == b"3" else "sends odd statuses")
+
+
+def _pause(head: bytes) -> float:
+    """The seconds of a Retry-After; 0 without a valid one."""
+    after = {name.lower(): it for name, it in _FIELD.findall(head)}.get(b"retry-after", b"")
+    text = after.decode("latin1")
+    with suppress(ValueError):
+        at = (
+            float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
+        )
+        return max(at, 0.0)
+    return 0.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .answers import Refused
 from .connections import Connection, Job, Server
+from .redirects import Redirects
 from .standing import PATIENCE, Standing
 
 if TYPE_CHECKING:
@@ -42,11 +43,12 @@ class Traffic:
         self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
+        self._redirects = Redirects()
         self._looking = False  # for late answers
 
     def send(self, jobs: Iterable[Job] = ()) -> None:
         """Send as many requests as allowed: earlier ones, then these."""
-        self._todo.extend(jobs)
+        self._todo.extend(self._redirects.ready(jobs))
         if rest := self._pace.resting:
             asyncio.get_running_loop().call_later(rest, self.send)
             return
@@ -54,7 +56,9 @@ class Traffic:
         while self._todo:
             job, standing = self._todo[0], self._standings[self._todo[0].server.address]
             if standing.left or self._left(job):
-                self._failed(self._todo.popleft(), None, standing)
+                self._todo.popleft()
+                self._todo.extend(self._redirects.forget(job))
+                self._failed(job, None, standing)
                 continue
             if standing.waits:
                 waiting.append(self._todo.popleft())
@@ -67,7 +71,7 @@ class Traffic:
             used = idle.pop() if idle else Connection(job.server, self._end)
             self._busy[used] = job
             job.began = job.call.begin(job.position)
-            job.first = job.first or job.began
+            job.first, job.lent = job.first or job.began, False
             used.send(job)
         self._todo.extendleft(reversed(waiting))
         if self._busy and not self._looking:
@@ -79,14 +83,19 @@ class Traffic:
         def meant(job: Job) -> bool:
             return job.call is call and position in (None, job.position)
 
+        dropped = [job for job in self._todo if meant(job)]
         self._todo = deque(job for job in self._todo if not meant(job))
+        self._redirects.drop(meant)
         for connection, job in [*self._busy.items()]:
             if meant(job):
+                dropped.append(job)
                 standing = self._standings[job.server.address]
                 if standing.trial is job and connection.silent:
                     standing.fails(job, None)  # hedging was faster
                 self._release(connection, job)
                 connection.close()
+        for job in dropped:
+            self._todo.extend(self._redirects.forget(job))
         for standing in self._standings.values():
             if standing.trial and meant(standing.trial):
                 standing.finished(standing.trial, good=position is not None)
@@ -110,12 +119,15 @@ class Traffic:
         self._release(connection, job)
         if connection.socket:
             self._idle[connection.server].append(connection)
-        self._pace.note("retry" if error else "request", time.monotonic() - job.began)
         standing = self._standings[job.server.address]
-        if error:
+        again, failed = self._redirects.ended(job, error)
+        self._todo.extendleft(again)
+        self._pace.note("retry" if failed else "request", time.monotonic() - job.began)
+        if failed and error:
             self._fail(job, error, standing)
         else:
             standing.fits()
+        if not error:
             job.call.answer(job.position, None)
             if self._todo:
                 self._most = self._pace.grown(self._most)
@@ -126,7 +138,7 @@ class Traffic:
         if pause := isinstance(error, Refused) and error.pause:
             self._pace.rest(min(pause, self._retry))
         if pause and not job.lent and time.monotonic() + pause <= job.first + self._retry:
-            self._todo.appendleft(job)
+            self._todo.extendleft(self._redirects.ready([job]))
         elif not job.lent:
             self._failed(job, error, standing)
 
