@@ -33,7 +33,7 @@ class OddServer:
         Args:
             contents: by path.
             change: makes the bytes to send of a request's head and the plain answer.
-            idle: how many seconds a connection is kept without a request. None: for ever.
+            idle: how many seconds a connection is kept after an answer. None: for ever.
             at_once: how many connections are served at once; others wait.
             each: how many GETs a connection is for; the next one ends it.
         """
@@ -53,7 +53,6 @@ class OddServer:
     def _serve(self, client: socket.socket) -> None:
         received, answered = b"", 0
         with client, suppress(OSError):
-            client.settimeout(self._idle)
             while more := client.recv(1 << 16):
                 received += more
                 while b"\r\n\r\n" in received:
@@ -63,6 +62,7 @@ class OddServer:
                         raise ConnectionAbortedError
                     answer = self._change(head, self._answer(head.decode("latin1")))
                     client.sendall(answer)
+                    client.settimeout(self._idle)
                     if b"\nconnection: close" in answer.lower():
                         raise ConnectionAbortedError
         self._places.release()
