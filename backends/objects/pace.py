@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from ...runtime.histogram import Times
@@ -25,7 +26,7 @@ class Pace:
     def __init__(self, most: int) -> None:
         self.most, self.few, self.times = most, min(_FEW, most), Times()
         self._permits = SimpleQueue[None]()
-        self._wake: Callable[[], None] | None = None
+        self._wakes = deque[Callable[[], None]]()  # at most one
         self._rest = 0.0  # until when
         self._recent: deque[float] = deque(maxlen=_FEW)  # seconds; empty before the first answer
         self.end()
@@ -50,8 +51,9 @@ class Pace:
 
     def try_take(self, wake: Callable[[], None]) -> bool:
         """Take a permit, if there is one; otherwise, `wake` is called once there is."""
-        for waiting in (None, wake):  # twice, as a permit may be given back meanwhile
-            self._wake = waiting
+        for waiting in ((), (wake,)):  # twice, as a permit may be given back meanwhile
+            self._wakes.clear()
+            self._wakes.extend(waiting)
             try:
                 self._permits.get_nowait()
                 return True
@@ -61,9 +63,8 @@ class Pace:
 
     def give_back(self) -> None:
         self._permits.put(None)
-        wake, self._wake = self._wake, None
-        if wake:
-            wake()
+        with suppress(IndexError):  # one call of C: another thread's wake may come meanwhile
+            self._wakes.pop()()
 
     def end(self) -> None:
         """Give so many permits that nobody waits any more."""

@@ -82,7 +82,8 @@ def trust(options: Mapping[str, Any]) -> ssl.SSLContext:
     Raises ssl.SSLError for an authority that is not PEM.
     """
     given = options.get("root_certificate", "")
-    authority = given if isinstance(given, str) else given.decode("latin1")
+    text = given if isinstance(given, str) else given.decode("latin1")
+    authority = text.encode("ascii", "ignore").decode()  # without letters of comments
     context = ssl.create_default_context(cadata=authority or None)
     context.load_default_certs()
     if options.get("allow_invalid_certificates"):

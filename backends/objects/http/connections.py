@@ -7,6 +7,7 @@ import contextlib
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +37,7 @@ class Server(NamedTuple):
         return self[:2]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # requests have secrets
 class Job:
     """A request for an item of a call, and the destination of the body, as long as the item.
 
@@ -74,6 +75,7 @@ class Connection:
         self._body: memoryview | None = None  # once there is a head
         self._got = 0  # bytes of the head, then of the body
         self._stays_open = False  # after this answer or, before its head, the one before
+        self.since = 0.0  # when it began to open or, once it is open, sent the request
 
     @property
     def silent(self) -> bool:
@@ -81,7 +83,7 @@ class Connection:
         return self._body is None and not self._got
 
     def send(self, job: Job) -> None:
-        self._job, self._got = job, 0
+        self._job, self._got, self.since = job, 0, time.monotonic()
         if self.socket is None:
             self._opening = self._loop.create_task(self._open(job))
             return
@@ -91,7 +93,8 @@ class Connection:
             except (BlockingIOError, ssl.SSLWantReadError):
                 if self.socket.send(job.request) == len(job.request):
                     return
-        # Later, because `ended` may send, and fail, again.
+        # Later, because `ended` may send, and fail, again; but only once.
+        self._loop.remove_reader(self.socket)
         self._loop.call_soon(self._lose, job, ConnectionResetError())
 
     def end(self, job: Job | None, error: Exception | None) -> None:

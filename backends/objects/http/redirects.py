@@ -91,7 +91,7 @@ class WebJob(Job):
             self.hops = 0
             return
         url, (_, host, rest) = target.url, self.request.split(b"\r\n", 2)
-        if url[:2] != self.web.base[:2]:  # secrets stay with their server
+        if _origin(url) != _origin(self.web.base):  # secrets stay with their server
             host, rest = b"Host: " + url.netloc.encode(), _PRIVATE.sub(b"", rest)
         path = urlunsplit(("", "", url.path or "/", url.query, "")).encode()
         self.server = target.server
@@ -133,7 +133,7 @@ class Redirects:
             return [], error is not None
         if error and self._goes_on(job, error):
             return self.ready([job]), False
-        if not error and self._redirecting.setdefault(job.home[0], False):
+        if not error and self._redirecting.setdefault(job.home[0], False) and job.asks:
             self._targets[job.url] = job.target
         return self.forget(job), error is not None
 
@@ -182,6 +182,10 @@ class Redirects:
         if self._targets.get(job.url) is job.target:
             del self._targets[job.url]
         return True
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port or {"http": 80, "https": 443}.get(url.scheme)
 
 
 def _seconds(query: str, now: float) -> float:

@@ -66,7 +66,7 @@ _WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web ser
 Signer: TypeAlias = Callable[[Sequence[str]], tuple[list[str], list[str]] | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)  # headers have secrets
 class Bucket:
     """Parameters of requests to a bucket or web server.
 

@@ -19,9 +19,10 @@ class Standing:
     """The trials of a server; for the thread of an event loop.
 
     Until an answer was taken from a server, there is one request to it at a time, its trial; the
-    others wait. A trial that has failed, or gets no byte for `PATIENCE`, is requested by obstore,
-    too, and so are the others until obstore has answered. Later, any failed request is a trial if
-    it began after the last one, so that a burst of failures counts once.
+    others wait, until a body is slow. A trial that has failed, or gets no byte for `PATIENCE` (for a
+    second while its connection opens), is requested by obstore, too, and so are the others until
+    obstore has answered. Later, any failed request is a trial if it began after the last one, so
+    that a burst of failures counts once.
 
     A trial that obstore alone finished counts, and after three in a row, obstore makes all
     requests. An answer that was taken ends the row, as does an error of obstore.

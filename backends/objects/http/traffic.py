@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..calls import Call
     from ..pool import RequestPool
 
+_OPENING = 1.0  # seconds: several round trips, and the look-up of a name
 _LONGEST_STEP = PATIENCE / 2  # seconds between two looks for late answers
 
 
@@ -90,7 +91,7 @@ class Traffic:
             if meant(job):
                 dropped.append(job)
                 standing = self._standings[job.server.address]
-                if standing.trial is job and connection.silent:
+                if standing.trial is job and connection.socket and connection.silent:
                     standing.fails(job, None)  # hedging was faster
                 self._release(connection, job)
                 connection.close()
@@ -155,7 +156,12 @@ class Traffic:
             standing = self._standings[job.server.address]
             if now - job.began > job.server.timeout:
                 connection.end(job, TimeoutError())
-            elif standing.waits and connection.silent and now - job.began > PATIENCE:
+            elif not standing.waits or now - connection.since < _patience(connection):
+                pass
+            elif not connection.silent:
+                standing.fits()  # a slow or broken body is no reason for all to wait
+                self.send()
+            else:
                 standing.fails(job, None)
                 job.lent = True
                 self._pace.give_back()
@@ -164,3 +170,8 @@ class Traffic:
         if looking := bool(self._busy):
             asyncio.get_running_loop().call_later(step, self._look)
         self._looking = looking
+
+
+def _patience(connection: Connection) -> float:
+    """Seconds without a byte after which obstore, whose connection may be open, is asked, too."""
+    return PATIENCE if connection.socket else _OPENING

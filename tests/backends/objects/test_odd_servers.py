@@ -118,6 +118,23 @@ def test_hedging_does_not_hide_that_a_server_never_answers():
         assert batch.reader.transport.startswith(LEFT + "does not answer")
 
 
+def test_a_body_that_stalls_keeps_no_other_request_waiting():
+    stalled = []
+
+    def stall(request, answer):
+        if request.startswith(b"GET") and not stalled:
+            stalled.append(time.monotonic())
+            return answer[:-500]
+        if request.startswith(b"GET"):
+            others.append(time.monotonic())
+        return answer
+
+    others = []
+    with odd(CONTENTS, change=stall) as its, reading(its.url, timeout=3) as batch:
+        assert batch() == [*CONTENTS.values()][:BATCH]
+    assert others[0] < stalled[0] + 2
+
+
 def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_ends_the_row():
     standing = Standing(required=False)
     jobs = [SimpleNamespace(began=time.monotonic() + at) for at in range(9)]

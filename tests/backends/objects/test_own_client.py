@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.object_store import ObjectStoreReader
+from dali_storage.backends.objects.calls import Call
 from dali_storage.backends.objects.http import requests
 from dali_storage.backends.objects.http.answers import Refused, check
-from dali_storage.backends.objects.http.connections import Connection
+from dali_storage.backends.objects.http.connections import Connection, Job, Server
 from dali_storage.backends.objects.versions import ObjectPart
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import read
 from tests.kit.objects.client import FOR_EVER, FaultServer, publish
+from tests.kit.objects.odd_server import odd
 
 SIZES = 1, 5, 4095, 4096, 4097, 65_536, 70_001, 300_000, 1_200_000
 CONTENTS = [np.random.default_rng(size).bytes(size) for size in SIZES]
@@ -125,7 +128,8 @@ def test_certificates_are_verified(certificate, trust, monkeypatch):
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("DALI_S3_NO_VERIFY_SSL", str(int(trust == "everyone")))
         catalog = publish(tls.put, catalog_of(len(SIZES)), CONTENTS)
-        given = {"root_certificate": certificate[0].read_bytes()} if "authority" in trust else {}
+        bundle = "# Főtanúsítvány\n".encode() + certificate[0].read_bytes()
+        given = {"root_certificate": bundle} if "authority" in trust else {}
         with ObjectStoreReader(catalog, client_options=given) as reader:
             refused = pytest.raises(OSError, match="cannot be verified")
             with refused if trust == "nobody else" else nullcontext():
@@ -139,7 +143,7 @@ def test_a_slow_handshake_is_no_reason_for_obstore_if_a_host_has_many_addresses(
     certificate, monkeypatch
 ):
     async def slow(self, secure, shake_hands=Connection._shake_hands):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.5)
         await shake_hands(self, secure)
 
     addresses = socket.getaddrinfo
@@ -153,6 +157,36 @@ def test_a_slow_handshake_is_no_reason_for_obstore_if_a_host_has_many_addresses(
         with ObjectStoreReader(catalog, client_options=given) as reader:
             assert read(reader, np.array([0]), catalog) == CONTENTS[:1]
         assert by_own(tls) == ["data/00"] == [it.key for it in tls.log()]
+
+
+def test_a_connection_that_ends_just_when_it_is_used_again_is_replaced_once():
+    """The loop learns of the end when a request is sent: it is told twice."""
+    part, ended = ObjectPart(b"http://x/0", (None, "0"), b"", 3, 0, 3), []
+    call = Call(None, [part])
+
+    async def work():
+        loop, place = asyncio.get_running_loop(), memoryview(bytearray(3))
+        server = Server("127.0.0.1", its.socket.getsockname()[1], None, 9.0, 9.0)
+        connection = Connection(server, lambda _, job, error: ended.append(error))
+        for number in range(2):
+            if number:
+                time.sleep(0.05)  # not meanwhile  # noqa: ASYNC251
+            request = b"GET /0 HTTP/1.1\r\n\r\n"
+            loop.call_soon(connection.send, Job(call, 0, server, request, place))
+            while len(ended) == number:
+                await asyncio.sleep(0)
+        connection.close()
+
+    with odd({"/0": b"abc"}, idle=0.001) as its:
+        asyncio.run(work())
+    assert ended == [None, None]
+
+
+def test_requests_are_not_printed():
+    server, request = Server("h", 1, None, 1.0, 1.0), b"Authorization: canary"
+    job = Job(Call(None, []), 0, server, request, memoryview(b""))
+    bucket = requests.Bucket("", "", {"authorization": "canary"}, server, None, None)
+    assert "canary" not in f"{job!r} {bucket!r}"
 
 
 WHOLE = {"ETag": '"T"', "Content-Length": "1000"}

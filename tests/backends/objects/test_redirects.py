@@ -242,6 +242,39 @@ def test_of_requests_that_are_refused_at_once_one_renews_and_a_new_target_is_not
     assert kept.ended(third, Expired()) == ([], True)
 
 
+def test_the_end_of_an_old_request_does_not_bring_its_target_back(jobs, monkeypatch):
+    kept, clock = Redirects(), redirects.time
+    first, old, renewing, last, *_ = jobs
+    kept.ready([first])
+    kept.ended(first, Redirected("https://store/1?X-Amz-Expires=600"))
+    kept.ended(first, None)
+    assert kept.ready([old]) == [old]
+    monkeypatch.setattr(redirects, "time", SimpleNamespace(
+        monotonic=lambda: clock.monotonic() + 560, time=clock.time, strptime=clock.strptime
+    ))  # fmt: skip
+    assert kept.ready([renewing]) == [renewing]
+    kept.ended(renewing, Redirected("https://store/2?X-Amz-Expires=600"))
+    kept.ended(renewing, None)
+    kept.ended(old, None)
+    assert kept.ready([last]) == [last]
+    assert last.request.startswith(b"GET /2?")
+
+
+@pytest.mark.parametrize(
+    ("place", "same"),
+    [
+        ("https://HUB:443/b", True),
+        ("https://hub/b", True),
+        ("https://hub:80/b", False),
+        ("https://hub.example/b", False),
+        ("https://[::1]/b", False),
+    ],
+)
+def test_secrets_stay_with_their_scheme_host_and_port(jobs, place, same):
+    jobs[0].go(jobs[0].redirected(place))
+    assert (b"Cookie" in jobs[0].request) is same
+
+
 def test_a_redirect_to_less_security_or_in_a_circle_is_not_followed(jobs):
     kept = Redirects()
     kept.ready(jobs[:1])
