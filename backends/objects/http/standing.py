@@ -19,8 +19,8 @@ class Standing:
     """The trials of a server; for the thread of an event loop.
 
     Until an answer was taken from a server, there is one request to it at a time, its trial; the
-    others wait, until a body is slow. A trial that has failed, or gets no byte for `PATIENCE` (for a
-    second while its connection opens), is requested by obstore, too, and so are the others until
+    others wait, unless its body is slow. A trial that has failed, or gets no byte for `PATIENCE`
+    (a second while the connection opens), is requested by obstore, too, and so are the others until
     obstore has answered. Later, any failed request is a trial if it began after the last one, so
     that a burst of failures counts once.
 

@@ -170,7 +170,7 @@ def test_a_connection_that_ends_just_when_it_is_used_again_is_replaced_once():
         connection = Connection(server, lambda _, job, error: ended.append(error))
         for number in range(2):
             if number:
-                time.sleep(0.05)  # not meanwhile  # noqa: ASYNC251
+                time.sleep(0.05)  # the loop does not look
             request = b"GET /0 HTTP/1.1\r\n\r\n"
             loop.call_soon(connection.send, Job(call, 0, server, request, place))
             while len(ended) == number:
