@@ -22,6 +22,10 @@ NO_CREDENTIALS = (
     "no credentials were found; set them in the environment, or in the configuration of the "
     "store's own tools; for public objects, use the option anonymous=True"
 )
+FORKED = (
+    "objects were requested before this process was forked, so reads would hang; start processes "
+    "by 'spawn' or 'forkserver', not by 'fork'"
+)
 
 _CLASSES: dict[type[BaseException], int] = {
     exceptions.UnauthenticatedError: 401,

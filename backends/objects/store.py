@@ -18,7 +18,7 @@ from ...contract.errors import BackendUnavailable
 from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
 from .credentials import Profile, signing, source
-from .errors import NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
+from .errors import FORKED, NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
 from .keys import Keys
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ class Stores:
     def _open(self, scheme: str, bucket: str, url: bytes) -> Store:
         _OPENED_BY.add(os.getpid())
         if len(_OPENED_BY) > 1:
-            what = "objects were requested before this process was forked, so reads would hang"
-            raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
+            raise RuntimeError(FORKED)
         stores: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
         name = bucket if scheme in stores else f"{scheme}://{bucket}/"
         try:

@@ -6,6 +6,7 @@ Threads, not obstore's asyncio: the interpreter aborts if it ends while an async
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import threading
 import time
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ...runtime.machine import show_name, start_thread
 from .calls import Call
-from .errors import retryable
+from .errors import FORKED, retryable
 from .pace import Pace
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_store's defaults, too
@@ -34,7 +35,7 @@ class RequestThreads:
         self._queue, self._again = _Queue(), _Queue()
         self._threads: list[threading.Thread] = []
         self._twins: list[threading.Thread] = []
-        self._starting = threading.Lock()
+        self._starting, self._process = threading.Lock(), 0  # that has the threads
         self._retrying: set[int] = set()  # threads
         self._closed = False
         self._closing = SimpleQueue[None]()  # not empty once closed
@@ -45,7 +46,12 @@ class RequestThreads:
         return bool(self._retrying)
 
     def send(self, call: Call[Any, Any], positions: Iterable[int]) -> None:
-        """Request items of a call. Raises RuntimeError if no thread can be started."""
+        """Request items of a call.
+
+        Raises RuntimeError if no thread can be started, or this is a fork, which has none.
+        """
+        if self._threads and self._process != os.getpid():
+            raise RuntimeError(FORKED)
         for position in positions:
             self._queue.put((call, position))
         self._start_threads(self._pace.few)
@@ -72,6 +78,7 @@ class RequestThreads:
     def _start_threads(self, most: int) -> None:
         """Start threads for queued items, up to `most`; at the machine's limit, one suffices."""
         with self._starting:
+            self._process = os.getpid()
             queued = min(most, len(self._threads) + self._queue.qsize())
             try:
                 self._start(self._threads, queued, self._work)

@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ....runtime.machine import show_name, start_thread
+from ..errors import FORKED
 
 _CLOSING = 3.0  # seconds
 _STEP = 0.1  # seconds between two looks whether the thread still runs
@@ -35,8 +36,7 @@ class LoopThread:
         Raises RuntimeError if this process was forked, or cannot start a thread.
         """
         if os.getpid() != self._process:
-            what = "objects were requested before this process was forked, so reads would hang"
-            raise RuntimeError(f"{what}; start processes by 'spawn' or 'forkserver', not by 'fork'")
+            raise RuntimeError(FORKED)
         with self._lock:
             if not (self._thread or self._closed):
                 loop, name = asyncio.SelectorEventLoop(), "dali_storage:get:network"

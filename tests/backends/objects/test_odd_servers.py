@@ -21,6 +21,7 @@ from dali_storage.testing import read
 from tests.kit.dali import pipeline_of
 from tests.kit.objects.client import SECRET, FaultServer, environment
 from tests.kit.objects.odd_server import odd
+from tests.kit.process import status_of_fork
 
 COUNT, BATCH = 48, 8
 CONTENTS = {f"/{n:02d}": np.random.default_rng(n).bytes(1000 + n) for n in range(COUNT)}
@@ -203,6 +204,13 @@ def test_the_users_headers_are_sent_once_and_their_host_is_signed(monkeypatch):
     digest = hashlib.sha256(text.encode()).hexdigest()
     text = "\n".join(["AWS4-HMAC-SHA256", fields["x-amz-date"], scope, digest])
     assert hmac.new(key, text.encode(), "sha256").hexdigest() == signature
+
+
+@pytest.mark.parametrize("transport", ["auto", "obstore"])
+def test_a_fork_of_a_process_that_has_read_is_refused_before_it_hangs(transport):
+    with odd(CONTENTS) as its, reading(its.url, transport=transport) as batch:
+        batch()
+        assert status_of_fork(lambda: batch(BATCH)) == 17
 
 
 # --- names, waits, proxies, certificates ----------------------------------------------------------
