@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .connections import Job
 
 _ROW = 3  # trials
-_PASSING = "408", "425", "429", "5"  # beginnings of statuses
+_PASSING = "408", "425", "429", "5"  # beginnings of statuses, of which four count as one failure
 PATIENCE = 0.25  # seconds; obstore, asked so much later, must not be the first to answer
 
 
@@ -25,7 +25,8 @@ class Standing:
     that a burst of failures counts once.
 
     A trial that obstore alone finished counts, and after three in a row, obstore makes all
-    requests. An answer that was taken ends the row, as does an error of obstore.
+    requests; after twelve, if the statuses were such as may pass. An answer that was taken ends the
+    row, as does an error of obstore.
 
     Attributes:
         trial: the request on trial.
@@ -38,7 +39,7 @@ class Standing:
         self._required, self._known = required, required
         self.trial: Job | None = None
         self.failed, self.why = False, ""
-        self._row, self._since = 0, 0.0
+        self._row, self._weight, self._since = 0.0, 1.0, 0.0
 
     @property
     def waits(self) -> bool:
@@ -61,7 +62,7 @@ class Standing:
 
     def fits(self) -> None:
         """Note an answer that was taken."""
-        self._known, self._row = True, 0
+        self._known, self._row = True, 0.0
         self.forget()
 
     def fails(self, job: Job, error: Exception | None) -> None:
@@ -70,14 +71,16 @@ class Standing:
             self.trial = job
         if self.trial is job:
             self.failed, self.why = True, _words(error)
-            # It may pass, whoever asks; or only the bucket is obstore's.
-            if isinstance(error, Refused) and (error.status.startswith(_PASSING) or error.args):
-                self.forget()
+            self._weight = 1.0
+            if isinstance(error, Refused):
+                self._weight = 0.25 if error.status.startswith(_PASSING) else 1.0
+                if error.pause or error.args:  # all wait; or only the bucket is obstore's
+                    self.forget()
 
     def finished(self, job: Job, good: bool) -> None:
         """Note another's answer to a trial, or an error."""
         if self.trial is job:
-            self._row = self._row + self.failed if good else 0
+            self._row = self._row + self.failed * self._weight if good else 0
             self._since = time.monotonic()
             self.forget()
 

@@ -89,7 +89,7 @@ class OwnClient:
         if isinstance(error, Refused) and error.args and not self._required:
             self._set(_root(job.call.items[job.position].url), f"the server {error}")
         elif standing.aside:
-            why = f"the server {standing.why}, but answered obstore, three times in a row"
+            why = f"the server {standing.why}, but answered obstore, three or more times in a row"
             self._set(_root(job.call.items[job.position].url), why)
         elif standing.trial is job:
             job.call.then[job.position] = partial(self._thread.call, self._traffic.answered, job)

@@ -64,10 +64,10 @@ def with_interim(request, answer):
     return b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + answer
 
 
-def strict(request, answer):
+def strict(request, answer, status=b"400"):
     """Refuses whoever sends no Accept; obstore does."""
     accepts = b"\r\naccept:" in request.lower()
-    return answer if accepts else b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n"
+    return answer if accepts else b"HTTP/1.1 %s X\r\nContent-Length: 0\r\n\r\n" % status
 
 
 CLOSE = (b"\r\nETag", b"\r\nConnection: close\r\nETag")
@@ -107,6 +107,18 @@ def test_a_request_to_a_connection_that_ends_is_sent_again_by_the_client_itself(
         assert batch(0, COUNT) == [*CONTENTS.values()]
     gets = [dict(fields)["user-agent"] for method, _, fields in its.log if method == "GET"]
     assert gets == ["dali_storage"] * COUNT
+
+
+def test_a_server_that_is_always_busy_for_the_client_alone_is_left_to_obstore_later():
+    gets = []
+    with odd(CONTENTS, change=lambda *it: strict(*it, b"500")) as its, reading(its.url) as batch:
+        for _ in range(4):
+            gets.append(-len(its.log))
+            found = [body for first in range(0, COUNT, BATCH) for body in batch(first)]
+            assert found == [*CONTENTS.values()]
+            gets[-1] += len(its.log)
+        assert batch.reader.transport.startswith(LEFT + "answers 500")
+    assert gets[1:] == [COUNT + 6, COUNT, COUNT]  # a trial in each of twelve batches
 
 
 def test_hedging_does_not_hide_that_a_server_never_answers():
@@ -157,6 +169,7 @@ def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_en
     for number in (3, 4):
         fail(number)
         standing.fails(jobs[8], busy)
+        standing.finished(jobs[8], True)
     standing.fits()
     for number in (5, 6, 7):
         assert not standing.aside
@@ -170,7 +183,8 @@ def test_the_report_and_the_statistics_say_which_server_obstore_reads_and_why():
         pipeline = pipeline_of(lambda: readers.file(files=names, name="R"), batch_size=4)
         for _ in range(12):
             pipeline.run()
-        line = "obstore (the server answers 400, but answered obstore, three times in a row)"
+        why = "the server answers 400, but answered obstore, three or more times in a row"
+        line = f"obstore ({why})"
         assert dali_storage.statistics(pipeline, "R").choices["transport"] == line
         assert f"  transport: {line}\n" in dali_storage.report()
         del pipeline
