@@ -99,7 +99,7 @@ def _write_all(targets: Mapping[str, str]) -> int:
         for target, file in targets.items():
             try:
                 write(file, target, tick, done)
-                print(f"{target!r}: the index of {file!r}")
+                console.print_result(f"{target!r}: the index of {file!r}")
             except (OSError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bmap_tools.atomic import destination
+from bmap_tools.console import print_result
 
 from ..contract import registry
 from ..contract.catalog import Catalog
@@ -81,7 +82,7 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     classes = len(np.unique(catalog.labels))
-    print(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
+    print_result(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
     return 0
 
 
@@ -111,7 +112,9 @@ def verify(words: Sequence[str]) -> int:
         try:
             index = index_file.CatalogFile(file)
             index.verify()
-            print(f"{file!r}: {len(index.catalog()):,} samples, undamaged; files were not read")
+            print_result(
+                f"{file!r}: {len(index.catalog()):,} samples, undamaged; files were not read"
+            )
         except (OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1

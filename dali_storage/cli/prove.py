@@ -12,7 +12,6 @@ With `--json` it prints one object. Without a result, `equal` is null, and `erro
 import argparse
 import json
 import math
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for check in _compare(given, about):
             if not (checks or given.json):
-                _print([_HEADER.format_map(about)])
+                console.print_result(_HEADER.format_map(about))
             checks.append(check)
             if not given.json:
                 _print_check(check)
@@ -53,12 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     equal = None if failed else not any(check.differences for check in checks)
     if given.json:
         about |= {"equal": equal, "error": error, "checks": [*map(asdict, checks)]}
-        _print(json.dumps(about, indent=2).splitlines())
+        with console.output():
+            print(json.dumps(about, indent=2))
     elif failed:
         print(f"error: {error}", file=sys.stderr)
     else:
         skipped = f"; {n} checks not made" if (n := sum(not it.samples for it in checks)) else ""
-        _print([f"verdict: {'all that was compared is equal' if equal else 'NOT EQUAL'}{skipped}"])
+        verdict = "all that was compared is equal" if equal else "NOT EQUAL"
+        console.print_result(f"verdict: {verdict}{skipped}")
     return failed or int(not equal)
 
 
@@ -116,14 +117,5 @@ def _print_check(check: Check) -> None:
     lines += [f"    {line}" for line in check.first]
     if (more := check.differences - len(check.first)) > 0:
         lines.append(f"    and {more:,} more")
-    _print(lines)
-
-
-def _print(lines: Sequence[str]) -> None:
-    try:
-        for line in lines:
-            console.print_result(line)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `prove | head`: the flush at exit must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(2)
+    for line in lines:
+        console.print_result(line)

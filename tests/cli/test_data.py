@@ -63,7 +63,10 @@ def test_what_is_printed_is_what_a_reader_chooses(root, monkeypatch, capsys, fit
     chosen = statistics(pipeline, "R").choices
     assert chosen["direct"].startswith(str(not fits))
     names = ("io", "direct", "lanes", "copying_lanes", "buffer_bytes")
-    assert [found[name] for name in names] == [chosen[name] for name in names]
+    words = {"lanes": " threads, a batch each", "buffer_bytes": " bytes of batches read ahead"}
+    words["copying_lanes"] = " of the lanes at once may copy from the page cache"
+    for name in names:
+        assert found[name] == chosen[name].replace(" (", f"{words.get(name, '')} (", 1)
     assert found["data"] == "12 files, 60,000 bytes"
     assert found["reader"].startswith(f"readers.file(file_root='{root}')")
     assert gain in found["expect"]

@@ -13,6 +13,7 @@ from dali_storage.cli import doctor
 from dali_storage.contract import registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.families import COMMANDS
 from dali_storage.dali import compat
 from dali_storage.runtime import machine
 
@@ -152,6 +153,7 @@ def test_help_names_the_commands_and_a_wrong_one_has_a_suggestion(capsys):
         (["--help"], 0, "prove     compare our reader with DALI's on your data"),
         (["--version"], 0, f"dali_storage {dali_storage.__version__}"),
         (["indx"], 2, "unknown command 'indx'; did you mean index?"),
+        (["nope"], 2, f"'nope' is neither a command nor a file\ncommands: {', '.join(COMMANDS)}"),
         (["--json", "."], 2, "--json is not for DATA"),
         (["a.tar", "."], 2, "give one directory or URL, or several containers"),
     ):
