@@ -145,6 +145,19 @@ def examine(*roots: str) -> None:
     print_row("worth a try", f"{option or _MOUNTS.get(mount, 'nothing more')}: see docs/{page}.md")
 
 
+def call_of(paths: Sequence[bytes]) -> tuple[str, list[str]]:
+    """Return the name of the reader for DATA, and the files if they are containers or arrays."""
+    found = _containers(paths)
+    if not found and os.path.isdir(paths[0]):
+        with suppress(ValueError):
+            call, _, catalog = _files(paths[0], "file(")
+            found = call, catalog
+    call, catalog = found or ("file", Catalog.from_names([], []))
+    if (name := call.partition("(")[0]) == "file":
+        return name, []
+    return name, [*map(os.fsdecode, catalog.file_paths(np.arange(catalog.file_count)))]
+
+
 def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:
     """Return the call for files in class directories, or for arrays; "about"; their catalog."""
     try:

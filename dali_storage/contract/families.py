@@ -30,16 +30,15 @@ def install(extra: str) -> str:
     project = Path(__file__).resolve().parents[2]
     if (project / "pyproject.toml").exists():
         return f"pip install -e {shlex.quote(f'{project}[{extra}]')}"
-    origin = "{}"
+    found = {}
     with suppress(PackageNotFoundError):  # of files without metadata, as in a zip
-        origin = distribution("dali-storage").read_text("direct_url.json") or "{}"
-    url, commit = "", ""
-    if found := json.loads(origin):
-        commit = found.get("vcs_info", {}).get("commit_id", "")
-        url = f"{found['vcs_info']['vcs']}+{found['url']}@{commit}" if commit else found["url"]
-    where = f"dali-storage[{extra}] @ {url}" if url else f"dali-storage[{extra}]"
-    if url.startswith("file:"):
+        found = json.loads(distribution("dali-storage").read_text("direct_url.json") or "{}")
+    url, vcs = found.get("url", ""), found.get("vcs_info")
+    if url.startswith("file:") and not vcs:
         where = f"{unquote(urlsplit(url).path)}[{extra}]"
+    else:
+        url = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url and f" @ {url}"
+        where = f"dali-storage[{extra}]{url}"
     return f"pip install {shlex.quote(where)}"
 
 
