@@ -6,7 +6,6 @@ python examples/make_pictures.py DIR --photographs    # crops of photographs of 
 
 import argparse
 import os
-import pickle
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -50,14 +49,15 @@ def make(
 
 
 def make_cifar(directory: Path) -> None:
-    """Noise in the format of CIFAR-10."""
-    (folder := directory / "cifar-10-batches-py").mkdir()
+    """Noise in the binary format of CIFAR-10: a label and the pixels of each image."""
+    (folder := directory / "cifar-10-batches-bin").mkdir()
     random = np.random.default_rng(0)
     for name in *(f"data_batch_{number}" for number in range(1, 6)), "test_batch":
-        pixels = random.integers(0, 256, (60, 3072), np.uint8)
-        batch = {"data": pixels, "labels": [*range(10)] * 6}
-        (folder / name).write_bytes(pickle.dumps(batch, 2))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [*"abcdefghij"]}, 2))
+        images = random.integers(0, 256, (60, 3073), np.uint8)
+        images[:, 0] %= 10
+        (folder / f"{name}.bin").write_bytes(images.tobytes())
+    names = "airplane automobile bird cat deer dog frog horse ship truck"
+    (folder / "batches.meta.txt").write_text("\n".join([*names.split(), "", ""]))
 
 
 def made_once(name: str, make: Callable[[Path], None], given: str) -> str:
