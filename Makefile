@@ -30,7 +30,7 @@ $(VENV)/demo: PACKAGES = -e '.[bench,object-store]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
-$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
+$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pyarrow pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
 $(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
 $(DOCS_VENV)/installed: PACKAGES = -e '.[docs]'
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools

@@ -18,7 +18,7 @@ from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
 ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "manifest", "mxnet", "nemo_asr"]
-ALL += ["npz", "numpy", "records", "sequence", "tfrecord", "webdataset"]
+ALL += ["npz", "numpy", "parquet", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
 SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")

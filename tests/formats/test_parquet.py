@@ -1,0 +1,120 @@
+"""Where the values of columns of Parquet files are. The oracle is pyarrow's own reading."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dali_storage.formats.parquet import catalog
+from tests.kit.tables import write_table
+from tests.kit.tiers import by_tier
+
+
+def found(path, columns="image", **given):
+    """The values that are found in a file, by row."""
+    table = catalog.find([os.fsencode(path)], [columns], **given)
+    content, ranges = Path(path).read_bytes(), table.ranges
+    places = zip(ranges.starts.tolist(), ranges.sizes.tolist(), strict=True)
+    return [content[start : start + size] for start, size in places]
+
+
+KINDS = {
+    "binary": pa.binary(),
+    "large": pa.large_binary(),
+    "view": pa.binary_view(),
+    "fixed": pa.binary(16),
+    "struct": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
+    "nested": pa.struct({"left": pa.struct({"path": pa.string(), "bytes": pa.large_binary()})}),
+    "required": pa.binary(),
+}
+
+
+def column(random, kind):
+    """Values of a column, some of which may be null, and an array of them."""
+    count, longest = random.choice([1, 7, 8, 9, 100, 700]), random.choice([0, 5, 300, 5000])
+    nulls = random.choice([0, 0, 0.1, 0.9]) if kind != "required" else 0
+    values = [None if random.random() < nulls else b"" for _ in range(count)]
+    values = [it if it is None else random.randbytes(random.randint(0, longest)) for it in values]
+    if random.random() < 0.4:
+        values = [random.choice(values[:20]) for _ in range(count)]
+    if kind == "fixed":
+        values = [it if it is None else it.ljust(16)[:16] for it in values]
+    cells = values
+    if kind in ("struct", "nested"):
+        inner = [{"bytes": it, "path": "x"} for it in values]
+        cells = [it if it["bytes"] or random.random() < 0.5 else None for it in inner]
+        values = [it["bytes"] if it else None for it in cells]
+    if kind == "nested":
+        cells = [{"left": it} if it or random.random() < 0.5 else None for it in cells]
+    return values, pa.array(cells, KINDS[kind])
+
+
+def some_options(random):
+    return {
+        "version": random.choice(["1.0", "2.6"]),
+        "use_dictionary": random.random() < 0.5,
+        "data_page_version": random.choice(["1.0", "2.0"]),
+        "data_page_size": random.choice([100, 5000, 1 << 20]),
+        "write_batch_size": random.choice([1, 10, 1024]),
+        "row_group_size": random.choice([5, 64, 1000]),
+        "write_page_checksum": random.random() < 0.3,
+        "write_statistics": random.random() < 0.5,
+        "write_page_index": random.random() < 0.5,
+        "dictionary_pagesize_limit": random.choice([50, 1000, 1 << 20]),
+        "use_content_defined_chunking": random.random() < 0.3,
+    }
+
+
+def some_file(random, path):
+    """A column of a random file, and its values."""
+    kind = random.choice([*KINDS])
+    values, array = column(random, kind)
+    fields = [pa.field("id", pa.int64()), pa.field("image", array.type, kind != "required")]
+    table = pa.table([pa.array(range(len(values))), array], pa.schema(fields))
+    write_table(path, table, **some_options(random))
+    return {"nested": "image.left"}.get(kind, "image"), values
+
+
+def test_values_are_those_that_pyarrow_reads(tmp_path):
+    seen = Counter()
+    for seed in range(by_tier(60, 1500)):
+        name, values = some_file(Random(seed), tmp_path / "x")
+        assert [it or b"" for it in values] == found(tmp_path / "x", name, missing="empty"), seed
+        some = [it for it in values if it is not None]
+        if not some:
+            with pytest.raises(ValueError, match="has no rows with values"):
+                found(tmp_path / "x", name, missing="skip")
+            continue
+        assert found(tmp_path / "x", name, missing="skip") == some, seed
+        about = pq.ParquetFile(tmp_path / "x").metadata.row_group(0).column(1)
+        seen.update([*about.encodings, "nulls" if len(some) < len(values) else "none"])
+    assert {"PLAIN", "RLE_DICTIONARY", "nulls", "none"} <= {*seen}
+
+
+def test_flipped_bits_are_refused_or_give_places_within_the_file(tmp_path):
+    seen = Counter()
+    path = tmp_path / "x"
+    for seed in range(by_tier(40, 1000)):
+        random = Random(seed)
+        name, _ = some_file(random, path)
+        content, metadata = path.read_bytes(), pq.read_metadata(path)
+        for _ in range(10):
+            group = metadata.row_group(random.randrange(metadata.num_row_groups)).column(1)
+            first = group.dictionary_page_offset or group.data_page_offset
+            at = random.randrange(first, first + group.total_compressed_size)
+            flipped = bytes([content[at] ^ 1 << random.randrange(8)])
+            path.write_bytes(content[:at] + flipped + content[at + 1 :])
+            try:
+                table = catalog.find([os.fsencode(path)], [name], missing="empty")
+            except ValueError as error:
+                assert str(path) in str(error)
+                seen["refused"] += 1
+            else:
+                assert table.ranges.first_outside(np.array([len(content)])) is None
+                seen["found"] += 1
+    assert min(seen["refused"], seen["found"]) > 50
