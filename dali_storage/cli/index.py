@@ -4,9 +4,9 @@ A directory or a URL is not a container, except for a directory with the `data.m
 `index_samples` makes the index of the samples below, and verifies it. `index_coco` parses
 annotations.
 
-The first bytes of a container show its kind. The index has DALI's format (LMDB files, for which
-DALI has no format, have our own), and is written beside the container or to DIR: `x.tar` has the
-index `x.idx`; other names get `.idx` appended. An old index is replaced when the new one is
+The first bytes of a container show its kind. The index has DALI's format (LMDB and Parquet files,
+for which DALI has no format, have our own), and is written beside the container or to DIR: `x.tar`
+has the index `x.idx`; other names get `.idx` appended. An old index is replaced when the new one is
 complete. The exit status is 0 if every file has an index now, else 1.
 """
 
@@ -58,8 +58,15 @@ def _of_tfrecords() -> Any:
     return index.matches, index.index
 
 
+def _of_tables() -> Any:
+    from ..formats.parquet import catalog, footer
+
+    return footer.matches, catalog.index
+
+
 KINDS = (
     Kind("tar", (".tar",), _of_tars),
+    Kind("Parquet", (".parquet",), _of_tables),
     # Before TFRecord, for which the first 8 bytes of an LMDB, the page number 0, are a length.
     Kind("LMDB", (".mdb", ".lmdb"), _of_lmdbs),
     Kind("TFRecord", (".tfrecord", ".tfrecords"), _of_tfrecords),

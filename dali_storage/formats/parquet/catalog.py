@@ -17,10 +17,10 @@ from ...contract.catalog import Catalog, open_regular
 from ...contract.errors import named
 from ...contract.ranges import Ranges
 from ..files import LOCAL, Files, noting_states
-from .footer import Read, leaf_of, leaves_of_bytes, read_footer
+from .footer import Footer, Read, leaf_of, number_of, numbers_of_bytes, read_footer
 from .index import Index, places_in, read_index, state, written
 from .labels import Labels, numbered, read_labels
-from .pages import Request, Run, at_once, in_turn
+from .pages import Leaf, Request, Run, at_once, in_turn
 from .pages import find as find_values
 
 _T = TypeVar("_T")
@@ -86,7 +86,7 @@ def find(
         path = paths[file]
         with _opened(files, found, file) as (source, nbytes):
             footer = read_footer(source.read, nbytes)
-            leaves = [leaf_of(footer, column) for column in columns]
+            leaves = [leaf_of(footer, number_of(footer, it)) for it in columns]
             if (index := known[file]) is None or indexes is None:
                 places = [find_values(leaf, source.run, source.block) for leaf in leaves]
             else:
@@ -127,11 +127,30 @@ def index(path: bytes, progress: Callable[[int], object], files: Files = LOCAL) 
     def index_of(file: int) -> list[bytes]:
         with _opened(files, found, file, progress) as (source, nbytes):
             footer = read_footer(source.read, nbytes)
-            leaves = leaves_of_bytes(footer)
+            leaves = _stored(footer)
             places = {it.path: find_values(it, source.run, source.block) for it in leaves}
         return written(state(footer, found, file), places)
 
     return _about([path], index_of, 0)
+
+
+def _stored(footer: Footer) -> list[Leaf]:
+    """Return the columns of bytes that are stored plainly, at least one."""
+    found, refused = list[Leaf](), list[ValueError]()
+    for number in numbers_of_bytes(footer):
+        try:
+            found.append(leaf_of(footer, number))
+        except ValueError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    return found
+
+
+def footer_of(path: bytes) -> Footer:
+    """Return the footer of a local file; raises as `find()`."""
+    with _opened(LOCAL, Catalog.from_names([path], ()), 0) as (source, nbytes):
+        return _about([path], lambda file: read_footer(source.read, nbytes), 0)
 
 
 def _about(paths: Sequence[bytes], function: Callable[[int], _T], file: int) -> _T:
@@ -158,7 +177,7 @@ def _opened(
         )
         return
     path = catalog.file_path(file)
-    with open_regular(path) as opened, named(path):
+    with open_regular(path) as opened:
         fd = opened.fileno()
         # Bytes read ahead of a length would mostly be values.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)

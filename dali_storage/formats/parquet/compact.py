@@ -77,6 +77,14 @@ class Compact:
         return [self._value(kind) for _ in range(count)]
 
 
+def number_in(fields: Fields, number: int) -> int:
+    """Return a field that must be an integer of at least 0; ValueError for another, or none."""
+    found = fields.get(number)
+    if type(found) is not int or found < 0:
+        raise ValueError(f"field {number} is missing or wrong")
+    return found
+
+
 def hybrid(data: bytes, count: int, width: int) -> IntArray:
     """Decode `count` integers of `width` bits, in runs and bit-packed groups of 8: int64[count].
 

@@ -1,4 +1,8 @@
-"""The footer of a Parquet file, which pyarrow parses: its columns, and what is refused of them."""
+"""The footer of a Parquet file: its columns, and what is refused of them.
+
+pyarrow parses the schema. Chunks of columns are parsed here: pyarrow 26 ends the process when it is
+asked for one that is encrypted or damaged.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .compact import Compact, Fields, number_in
 from .pages import Chunk, Leaf, Request
 
 Read = Callable[[Sequence[Request]], Sequence[bytes]]
@@ -19,8 +24,15 @@ Read = Callable[[Sequence[Request]], Sequence[bytes]]
 _END = struct.Struct("<I4s")  # the bytes of the footer, and the magic number
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _TAIL = 1 << 16  # bytes at the end of a file, which are read first
-_STORED = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+_CODECS = "UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"
+_ENCODINGS: dict[Any, str] = {
+    5: "DELTA_BINARY_PACKED",
+    6: "DELTA_LENGTH_BYTE_ARRAY",
+    7: "DELTA_BYTE_ARRAY",
+}
+_STORED = {0, 2, 3, 4, 8}  # encodings: PLAIN, of levels, and indices into a dictionary
 _BYTES = {"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"}
+_WRONG = LookupError, OSError, RecursionError, TypeError, ValueError, pa.ArrowException
 AGAIN = "copy or download the file again"
 
 
@@ -29,11 +41,13 @@ class Footer(NamedTuple):
 
     Attributes:
         metadata: pyarrow's FileMetaData.
+        groups: the row groups, as fields of Thrift.
         nbytes: the bytes of the file.
         crc: the CRC-32 of the footer's bytes.
     """
 
     metadata: Any
+    groups: Sequence[Fields]
     nbytes: int
     crc: int
 
@@ -81,101 +95,105 @@ def read_footer(read: Read, nbytes: int) -> Footer:
         raise ValueError(f"the file is truncated: {AGAIN}")
     content = tail[len(tail) - size - _END.size :]
     try:
-        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + content))
-    except (OSError, pa.ArrowException) as error:
+        fields = Compact(content[:size]).fields()
+        groups = fields.get(4, [])
+        is_encrypted = 8 in fields or any(8 in chunk for group in groups for chunk in group[1])
+        metadata = None if is_encrypted else pq.read_metadata(pa.BufferReader(_MAGIC + content))
+    except _WRONG as error:
         raise ValueError(f"its footer is damaged ({error}): {AGAIN}") from None
-    # Of an encrypted column pyarrow must not be asked: that ends the process. With one, a signature
-    # of 28 bytes follows a footer that is not encrypted itself.
-    if metadata.serialized_size != size:
+    if is_encrypted:
         raise ValueError("the file has encrypted columns; write it without encryption")
-    return Footer(metadata, nbytes, zlib.crc32(content))
+    return Footer(metadata, groups, nbytes, zlib.crc32(content))
 
 
-def leaf_of(footer: Footer, column: str) -> Leaf:
-    """Return the column of bytes of this name, or `column.bytes` of a struct.
+def number_of(footer: Footer, column: str) -> int:
+    """Return the number of the column of bytes of this name, or of `column.bytes` of a struct.
 
     Raises:
-        ValueError: there is no such column; its values are not bytes, or are lists; or they are not
-            in the file as they are, but compressed, say. Has the remedy.
+        ValueError: there is no such column, or its values are not bytes, or are lists.
     """
-    paths, schema = footer.leaves, footer.metadata.schema
-    path = next((it for it in (column, f"{column}.bytes") if it in paths), None)
-    if path is None:
-        within = [number for number, it in enumerate(paths) if it.startswith(f"{column}.")]
-        if any(schema.column(number).max_repetition_level for number in within):
-            raise ValueError(f"the column {column!r} has lists; a sample must be one value")
-        raise ValueError(f"there is no column {column!r} of bytes; there are {_shown(paths)}")
-    number = paths.index(path)
-    about = schema.column(number)
-    if about.max_repetition_level:
+    paths = footer.leaves
+    path = next((it for it in (column, f"{column}.bytes") if it in paths), column)
+    schema, all_of_them = footer.metadata.schema, ", ".join(map(repr, paths[:100]))
+    within = [n for n, it in enumerate(paths) if f"{it}.".startswith(f"{path}.")]
+    if any(schema.column(number).max_repetition_level for number in within):
         raise ValueError(f"the column {path!r} has lists; a sample must be one value")
-    kind = about.logical_type.type
-    if about.physical_type not in _BYTES or kind != "NONE":
-        has = about.physical_type if kind == "NONE" else kind
-        what = f"the column {path!r} has values of type {has}, not bytes"
-        raise ValueError(f"{what}; there are {_shown(paths)}")
-    chunks = [it for it in _chunks(footer, number, path) if it.rows]
-    fixed = about.length if about.physical_type.startswith("FIXED") else 0
-    return Leaf(path, about.max_definition_level, fixed, chunks)
+    if path not in paths:
+        raise ValueError(f"there is no column {column!r} of bytes; there are {all_of_them}")
+    number = paths.index(path)
+    if not _has_bytes(schema.column(number)):
+        about = schema.column(number)
+        kind = about.physical_type if about.logical_type.type == "NONE" else about.logical_type.type
+        what = f"the column {path!r} has values of type {kind}, not bytes"
+        raise ValueError(f"{what}; there are {all_of_them}")
+    return number
 
 
-def leaves_of_bytes(footer: Footer) -> list[Leaf]:
-    """Return all columns that `leaf_of()` accepts.
-
-    Raises:
-        ValueError: there are none; the reason is that of the first column of bytes.
-    """
-    found, refused = [], [ValueError(f"no column has bytes; there are {_shown(footer.leaves)}")]
-    for number, path in enumerate(footer.leaves):
-        about = footer.metadata.schema.column(number)
-        if about.physical_type in _BYTES and about.logical_type.type == "NONE":
-            try:
-                found.append(leaf_of(footer, path))
-            except ValueError as error:
-                refused.append(error)
+def numbers_of_bytes(footer: Footer) -> list[int]:
+    """Return the numbers of all columns of bytes; ValueError if there are none."""
+    schema = footer.metadata.schema
+    columns = map(schema.column, range(len(schema)))
+    found = [n for n, it in enumerate(columns) if _has_bytes(it) and not it.max_repetition_level]
     if not found:
-        raise refused[:2][-1]
+        raise ValueError(f"no column has bytes; there are {', '.join(map(repr, footer.leaves))}")
     return found
 
 
-def _chunks(footer: Footer, number: int, path: str) -> list[Chunk]:
-    """Return the chunks of a column, also those without rows, whose places mean nothing."""
+def _has_bytes(about: Any) -> bool:
+    return about.physical_type in _BYTES and about.logical_type.type == "NONE"
+
+
+def leaf_of(footer: Footer, number: int) -> Leaf:
+    """Return a column of bytes, whose values must be in the file as they are.
+
+    Raises:
+        ValueError: they are compressed, or encoded otherwise; has the remedy. Or as `chunks_of()`.
+    """
+    about, chunks = footer.metadata.schema.column(number), chunks_of(footer, number)
+    for it in chunks:
+        how = [codec_name(it.codec)] if it.codec else sorted(it.encodings - _STORED)
+        if how:
+            what = ", ".join(_ENCODINGS.get(each, str(each)) for each in how)
+            raise ValueError(
+                f"the values of the column {about.path!r} are not in the file as they are ({what});"
+                " write them without compression and PLAIN (pyarrow: compression='none', "
+                "use_dictionary=False), or rewrite the file by python -m dali_storage unpack FILE "
+                f"-o DIR --column {about.path}"
+            )
+    fixed = about.length if about.physical_type.startswith("FIXED") else 0
+    return Leaf(about.path, about.max_definition_level, fixed, chunks)
+
+
+def codec_name(codec: int) -> str:
+    """Return the name of a compression in the footer."""
+    return _CODECS[codec] if codec < len(_CODECS) else str(codec)
+
+
+def chunks_of(footer: Footer, number: int) -> list[Chunk]:
+    """Return the chunks of a column in the row groups with rows.
+
+    Raises:
+        ValueError: the footer is damaged, or the file is truncated.
+    """
     found = []
-    for group in range(footer.metadata.num_row_groups):
-        rows = footer.metadata.row_group(group).num_rows
-        it = footer.metadata.row_group(group).column(number)
-        start, _ = place_of(it)
-        end = start + it.total_compressed_size
-        how = f"{it.compression}, row group {group}"
-        if it.compression != "UNCOMPRESSED":
-            raise ValueError(f"the column {path!r} is compressed ({how}); {_remedy(path)}")
-        if other := {*it.encodings} - _STORED:
-            how = f"{', '.join(sorted(other))}, row group {group}"
-            raise ValueError(f"the column {path!r} is not stored plainly ({how}); {_remedy(path)}")
-        if rows and end > footer.nbytes:
+    for group, fields in enumerate(footer.groups):
+        try:
+            rows, about = number_in(fields, 3), fields[1][number][3]
+            if not rows:  # then there need not be a page, and the places mean nothing
+                continue
+            start, dictionary = number_in(about, 9), about.get(11)
+            # Some writers give the dictionary the place 0.
+            if type(dictionary) is int and 0 < dictionary < start:
+                start = dictionary
+            end, codec = start + number_in(about, 7), number_in(about, 4)
+            encodings = frozenset(map(int, about[2]))
+            is_wrong = not len(_MAGIC) <= start < end or 1 in fields[1][number]
+        except (AttributeError, *_WRONG) as error:
+            raise ValueError(f"row group {group} is damaged ({error}): {AGAIN}") from None
+        if is_wrong:
+            raise ValueError(f"row group {group} has wrong places, or other files: {AGAIN}")
+        if end > footer.nbytes:
             what = f"the file has {footer.nbytes:,} bytes, fewer than its footer says ({end:,})"
             raise ValueError(f"{what}: {AGAIN}")
-        if rows < 0 or it.num_values != rows or (rows and not len(_MAGIC) <= start < end):
-            raise ValueError(f"row group {group} of {path!r} is wrong in the footer: {AGAIN}")
-        found.append(Chunk(start, end, rows))
+        found.append(Chunk(start, end, rows, codec, encodings))
     return found
-
-
-def place_of(chunk: Any) -> Request:
-    """Return the place of a chunk, which begins with the dictionary if there is one."""
-    start = chunk.data_page_offset
-    if chunk.dictionary_page_offset and chunk.dictionary_page_offset < start:  # some writers say 0
-        start = chunk.dictionary_page_offset
-    return start, chunk.total_compressed_size
-
-
-def _remedy(path: str) -> str:
-    return (
-        "its values must be in the file as they are: write it without compression and with PLAIN "
-        "encoding (pyarrow: compression='none', use_dictionary=False), or rewrite it by "
-        f"python -m dali_storage unpack FILES -o DIR --column {path}"
-    )
-
-
-def _shown(paths: Sequence[str]) -> str:
-    return ", ".join(map(repr, paths[:100])) or "none"

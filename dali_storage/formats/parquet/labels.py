@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...contract._types import IntArray
-from .footer import AGAIN, Footer, Read, place_of
+from .footer import AGAIN, Footer, Read, chunks_of
 
 Names: TypeAlias = tuple[str, ...]
 
@@ -64,24 +64,21 @@ def read_labels(read: Read, footer: Footer, column: str) -> Labels:
     """
     leaves = footer.leaves
     if column not in leaves:
-        what = f"there is no column {column!r} for labels; there are {leaves}"
+        what = f"there is no column {column!r} for labels; there are {', '.join(map(repr, leaves))}"
         raise ValueError(f"{what}: give one of them as label, or label=None")
-    number, metadata = leaves.index(column), footer.metadata
-    places = [
-        place_of(metadata.row_group(group).column(number))
-        for group in range(metadata.num_row_groups)
-        if metadata.row_group(group).num_rows
-    ]
-    for at, size in places:
-        if at < 0 or size < 0 or at + size > footer.nbytes:
-            raise ValueError(f"the column {column!r} is beyond the end of the file: {AGAIN}")
+    chunks = chunks_of(footer, leaves.index(column))
+    places = [(it.start, it.end - it.start) for it in chunks]
     parts = dict(zip([at for at, _ in places], read(places), strict=True))
     try:
         source = pa.PythonFile(_Chunks(parts, footer.nbytes), mode="r")
-        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False)
-        found = file.read(columns=[column], use_threads=False)[column].combine_chunks()
-    except (KeyError, OSError, pa.ArrowException) as error:
+        file = pq.ParquetFile(source, metadata=footer.metadata, pre_buffer=False)
+        groups = [number for number, it in enumerate(footer.groups) if it.get(3)]
+        read_them = file.read_row_groups(groups, columns=[column], use_threads=False)
+        found = read_them[column].combine_chunks()
+    except (LookupError, OSError, pa.ArrowException) as error:
         raise ValueError(f"pyarrow cannot read the labels in {column!r}: {error}") from None
+    if len(found) != sum(it.rows for it in chunks):
+        raise ValueError(f"there are {len(found):,} labels in {column!r}, more or fewer than rows")
     if found.null_count:
         row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueError(f"row {row} has no label in {column!r}; write one, or give label=None")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from ...contract._types import IntArray
-from .compact import Compact, Fields, hybrid
+from .compact import Compact, Fields, hybrid, number_in
 
 _T = TypeVar("_T")
 Request: TypeAlias = tuple[int, int]
@@ -39,11 +39,21 @@ _CUT = "the file is truncated"
 
 
 class Chunk(NamedTuple):
-    """The pages of a column in one row group, with their headers: from `start` to `end`, bytes."""
+    """A column in one row group.
+
+    Attributes:
+        start: the place of its first page, bytes.
+        end: the end of its last page.
+        rows: the rows of the group.
+        codec: the number of its compression in the footer.
+        encodings: those of its pages.
+    """
 
     start: int
     end: int
     rows: int
+    codec: int
+    encodings: frozenset[int]
 
 
 class Leaf(NamedTuple):
@@ -176,27 +186,20 @@ def _page(at: int, end: int) -> Walk[_Page]:
 
 
 def _described(fields: Fields, header: Compact, at: int, end: int) -> _Page:
-    kind, size, start = _number(fields, 1), _number(fields, 3), at + header.at
-    if size != _number(fields, 2) or start + size > end:
+    kind, size, start = number_in(fields, 1), number_in(fields, 3), at + header.at
+    if size != number_in(fields, 2) or start + size > end:
         raise ValueError(f"its {size:,} bytes do not fit the column, or are compressed")
     count, encoding, coding, levels = 0, _PLAIN, _RLE, None
     if kind in (_DATA, _DATA_V2, _DICTIONARY):
         about = fields.get({_DATA: 5, _DICTIONARY: 7}.get(kind, 8))
         if not isinstance(about, dict):
             raise ValueError("the number of values is missing")
-        count, encoding = _number(about, 1), _number(about, 4 if kind == _DATA_V2 else 2)
-        coding = _number(about, 3) if kind == _DATA else _RLE
+        count, encoding = number_in(about, 1), number_in(about, 4 if kind == _DATA_V2 else 2)
+        coding = number_in(about, 3) if kind == _DATA else _RLE
         if kind == _DATA_V2:
-            levels = start + _number(about, 6), _number(about, 5)
+            levels = start + number_in(about, 6), number_in(about, 5)
     end = start + size
     return _Page(kind, count, encoding, coding, levels, start, end, header.data, at)
-
-
-def _number(fields: Fields, number: int) -> int:
-    found = fields.get(number)
-    if type(found) is not int or found < 0:
-        raise ValueError(f"field {number} is missing or wrong")
-    return found
 
 
 def _bytes(page: _Page, at: int, size: int) -> Walk[bytes]:
