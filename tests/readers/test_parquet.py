@@ -361,3 +361,56 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(good):
         with pytest.raises(ContainerChangedError) as error:
             list(found)
     assert error.value.filename == str(good)
+
+
+# --- objects ------------------------------------------------------------------------------------
+
+
+def put_there(server, files):
+    """Put files where URLs name them, which are returned."""
+    for file in files:
+        server.put(f"data/c/{file.name}", file.read_bytes())
+    return [f"s3://data/c/{file.name}" for file in files]
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Files with values of 20 to 200 kB and of a few bytes, nulls and a dictionary; text labels."""
+    random = np.random.default_rng(3)
+    files = [tmp_path / f"{number}.parquet" for number in range(3)]
+    for file, (count, high) in zip(files, ((40, 200_000), (900, 90), (60, 50_000)), strict=True):
+        sizes = random.integers(high // 10, high, count).tolist()
+        cells = [{"bytes": random.bytes(size)} if n % 7 else None for n, size in enumerate(sizes)]
+        names = [CATS[n % 3] for n in range(count)]
+        options = {"use_dictionary": count == 60, "row_group_size": count // 3}
+        write_table(file, table(cells, names), data_page_size=1 << 18, **options)
+    return files
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_objects_are_read_as_files_are_and_values_are_not_read_to_find_them(
+    by_index, server, tables
+):
+    given = {"backend": None, "missing": "skip"}
+    expected, there = rows(*tables, **given), put_there(server, tables)
+    if by_index:
+        given["index_paths"] = [*map(indexed, tables)]
+    server.log(clear=True)
+    with batches(readers.parquet, paths=there, batch_size=1, pad_last_batch=True, **given):
+        ranges = [it.headers["range"] for it in server.log(clear=True) if it.kind == "GET"]
+        places = [[*map(int, it.removeprefix("bytes=").split("-"))] for it in ranges if it]
+        asked = sum(end - start + 1 for start, end in places)
+    assert asked < sum(map(os.path.getsize, tables)) / 8
+    assert len(ranges) < (16 if by_index else 200)
+    values, catalog = rows(*there, **given)
+    assert values == expected[0]
+    assert catalog.classes == expected[1].classes
+
+
+def test_an_index_of_another_object_is_refused_by_name(server, tables):
+    index = indexed(tables[0])
+    (url,) = put_there(server, [tables[0]])
+    server.put("data/c/0.parquet", tables[1].read_bytes())
+    with pytest.raises(ContainerChangedError, match="is of another file, or the file was") as error:
+        rows(url, index_paths=index, backend=None, missing="skip")
+    assert error.value.filename == url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog, open_regular
-from ...contract.errors import named
+from ...contract.errors import os_error
 from ...contract.ranges import Ranges
 from ..files import LOCAL, Files, noting_states
 from .footer import Footer, Read, leaf_of, number_of, numbers_of_bytes, read_footer
@@ -26,7 +27,7 @@ from .pages import find as find_values
 _T = TypeVar("_T")
 
 _FILES = 16  # at once: each waits for the storage most of the time
-_BLOCK, _REMOTE_BLOCK = 1 << 16, 1 << 20  # bytes, read at a time where values are small
+_BLOCK, _REMOTE_BLOCK = 1 << 16, 1 << 18  # bytes, read at a time where values are small
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -159,6 +160,10 @@ def _about(paths: Sequence[bytes], function: Callable[[int], _T], file: int) -> 
         return function(file)
     except ValueError as error:
         raise ValueError(f"{os.fsdecode(paths[file])!r}: {error}") from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise os_error(error.errno or errno.EIO, paths[file]) from None
 
 
 @contextmanager

@@ -267,14 +267,14 @@ def _plain(page: _Page, at: int, count: int, fixed: int, block: int) -> Walk[Pla
         ends = at + fixed * np.arange(1, count + 1)
         at += count * fixed
     else:
-        places, data, base, size = array("q"), page.head, page.base, 0
+        places, data, base = array("q"), page.head, page.base
+        # Bytes read ahead of a length would be part of a large value, and not needed.
+        ahead = 4 if end - at > count * (block // 16) else block
         for _ in range(count):
             if at + 4 > base + len(data):
                 if at + 4 > end:
                     break
-                # Bytes read ahead of a length would be part of a large value, and not needed.
-                data = yield at, min(4 if size > block // 16 else block, end - at)
-                base = at
+                data, base = (yield at, min(ahead, end - at)), at
                 if len(data) < 4:
                     raise ValueError(_CUT)
             (size,) = _LENGTH.unpack_from(data, at - base)
