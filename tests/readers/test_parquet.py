@@ -407,10 +407,18 @@ def test_objects_are_read_as_files_are_and_values_are_not_read_to_find_them(
     assert catalog.classes == expected[1].classes
 
 
-def test_an_index_of_another_object_is_refused_by_name(server, tables):
+@pytest.mark.parametrize("of_url", [False, True])
+def test_an_index_of_another_object_is_refused_by_name(of_url, server, tables, tmp_path):
     index = indexed(tables[0])
     (url,) = put_there(server, [tables[0]])
-    server.put("data/c/0.parquet", tables[1].read_bytes())
+    content = tables[1].read_bytes()
+    if of_url:  # it has the version, so a new value in place of an old one is noticed
+        (tmp_path / "out").mkdir()
+        assert make_index.main([url, "-o", str(tmp_path / "out")]) == 0
+        index = tmp_path / "out/0.idx"
+        assert len(rows(url, index_paths=index, backend=None, missing="skip")[0]) == 34
+        content = put(tables[0].read_bytes(), 5000, b"other")
+    server.put("data/c/0.parquet", content)
     with pytest.raises(ContainerChangedError, match="is of another file, or the file was") as error:
         rows(url, index_paths=index, backend=None, missing="skip")
     assert error.value.filename == url

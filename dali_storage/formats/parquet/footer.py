@@ -68,11 +68,6 @@ class Footer(NamedTuple):
         return found if isinstance(found, dict) else {}
 
 
-def matches(head: bytes) -> bool:
-    """Return whether `head` may begin a Parquet file."""
-    return head.startswith((_MAGIC, _ENCRYPTED))
-
-
 def read_footer(read: Read, nbytes: int) -> Footer:
     """Read the footer of a file of `nbytes` bytes.
 

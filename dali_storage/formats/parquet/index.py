@@ -19,14 +19,16 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError, named
-from .footer import Footer
 from .pages import Places
+
+if TYPE_CHECKING:
+    from .footer import Footer  # imports pyarrow
 
 _START = struct.Struct("<8sIII")
 _MAGIC, _LAYOUT, _CRC_AT = b"DALIPARQ", 1, 16
@@ -38,6 +40,11 @@ class Index(NamedTuple):
 
     state: Mapping[str, Any]
     places: Mapping[str, Places]
+
+
+def matches(head: bytes) -> bool:
+    """Return whether `head` may begin a Parquet file, also an encrypted one."""
+    return head.startswith((b"PAR1", b"PARE"))
 
 
 def state(footer: Footer, catalog: Catalog, file: int) -> dict[str, Any]:
