@@ -133,7 +133,8 @@ class ObjectStoreReader(Reader):
             self.reads_parts = False  # entries are whole samples
             if catalog.ranges is not None:
                 self.copying_lanes = processors()  # see python-file
-        self._requests = RequestPool(requests, retry=retry, hedge=hedge)
+        renewed = self._stores.renewed
+        self._requests = RequestPool(requests, retry=retry, hedge=hedge, renewed=renewed)
         self.times = self._requests.pace.times
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
         required, parts = transport == "own", (self._stores, self._requests)

@@ -48,6 +48,9 @@ _CODES = {
 }
 """errno and message by the code of the response, if more specific than the status."""
 
+_OTHER_KEYS = "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"
+"""Codes after which other keys may help."""
+
 _STATUSES = {
     400: (errno.EINVAL, "the store refuses the request; renew the credentials, check the region"),
     401: (errno.EACCES, f"the store asks for credentials; {_KEYS}"),
@@ -96,7 +99,7 @@ _KINDS = {
 }
 
 _MACHINE = ("http://169.254.169.254", "http://metadata.google.internal", "http://metadata")
-_PROVIDER = "External AWS credential provider: "  # boto3's
+_PROVIDER = "External AWS credential provider: "  # ours
 
 
 class ShortBodyError(Exception):
@@ -121,6 +124,10 @@ class EncodedError(Exception):
         return cls(f"{what}; {_PLAIN}; for objects stored like this, pass {option}")
 
 
+class NoKeysError(Exception):
+    """There are no valid keys. The text says why, without secrets."""
+
+
 class _Failure:
     """The contents of an error's text; empty, or a status of 0, where not given."""
 
@@ -133,7 +140,8 @@ class _Failure:
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
-        # Despite boto3, or the machine's own credentials, the last resort.
+        self.no_keys = _found(rf"{_PROVIDER}NoKeysError: (.+)", self.text)
+        # Despite a provider, or the machine's own credentials, the last resort.
         self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
 
 
@@ -160,6 +168,14 @@ def retryable(error: BaseException, reached: bool = True) -> bool:
     return reached if failure.kind == "Connect" else failure.kind in _KINDS
 
 
+def refuses_keys(error: BaseException) -> bool:
+    """Test if the store refuses the keys, or refuses a request without a reason."""
+    failure = _Failure(error)
+    if failure.lacks_credentials:
+        return False
+    return failure.code in _OTHER_KEYS or (failure.status in (401, 403) and not failure.code)
+
+
 def is_silent(error: BaseException) -> bool:
     """Test if the store refuses a request without a reason, as in responses to HEAD."""
     failure = _Failure(error)
@@ -180,7 +196,7 @@ def mapped(error: BaseException, url: bytes) -> OSError:
 
 def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
     if failure.lacks_credentials:
-        return errno.EACCES, NO_CREDENTIALS
+        return errno.EACCES, failure.no_keys or NO_CREDENTIALS
     if failure.region or "BareRedirect" in failure.text:
         where = f"the region {failure.region}" if failure.region else "another region"
         return errno.EREMOTE, f"the bucket is in {where}; set region, or AWS_REGION"

@@ -15,7 +15,7 @@ from typing import Any
 from ...contract.stages import note, yield_turn
 from .calls import Answer, Call, Client, Item
 from .pace import Pace
-from .threads import RequestThreads
+from .threads import Renewed, RequestThreads
 
 _EXTRA = 0.05  # requests that hedging may add, as a fraction of all
 _LOOK = 0.1  # the most seconds between two looks for late requests
@@ -24,7 +24,9 @@ _LOOK = 0.1  # the most seconds between two looks for late requests
 class RequestPool:
     """Requests items for several lanes: first come, first served, `most` requests at once."""
 
-    def __init__(self, most: int, *, retry: float, hedge: float | None) -> None:
+    def __init__(
+        self, most: int, *, retry: float, hedge: float | None, renewed: Renewed = lambda *_: False
+    ) -> None:
         """Start no thread yet.
 
         Args:
@@ -32,10 +34,11 @@ class RequestPool:
                 twentieth, at least one.
             retry: seconds after the first request for an item in which failures are retried.
             hedge: seconds without a response after which a request is sent once more. None: never.
+            renewed: whether the keys of a failed request, sent at a time, are replaced now.
         """
         self.pace, self._hedge = Pace(most), hedge
         twins = 0 if hedge is None else max(round(most * _EXTRA), 1)
-        self._threads = RequestThreads(self.pace, retry, twins)
+        self._threads = RequestThreads(self.pace, retry, twins, renewed)
         self._calls: set[Call[Any, Any]] = set()  # running ones
         self._asked = 0  # races of lanes may lose a few: exact enough for a bound of hedging
         self.hedged = 0  # hedging requests

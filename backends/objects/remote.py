@@ -58,7 +58,8 @@ class StoreRemote:
             return _answers(requests, lambda position: parts[position][0], _get, places)
 
     def _requests(self) -> closing[RequestPool]:
-        return closing(RequestPool(AT_ONCE, retry=self._retry, hedge=None))
+        renewed = self.stores.renewed
+        return closing(RequestPool(AT_ONCE, retry=self._retry, hedge=None, renewed=renewed))
 
 
 def _answers(

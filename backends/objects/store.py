@@ -18,7 +18,8 @@ from ...contract.errors import BackendUnavailable
 from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
 from .credentials import Profile, signing, source
-from .errors import NO_CREDENTIALS, EncodedError, is_silent
+from .errors import NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
+from .keys import Keys
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -84,6 +85,7 @@ class Stores:
         self._stores: dict[tuple[str, str], Store] = {}
         # The settings of each store, by scheme and bucket.
         self.settings: dict[tuple[str, str], dict[str, Any]] = {}
+        self._signing: dict[str, Any] | None = None  # once a bucket of S3 is open; for all of them
         self._lock = threading.Lock()
 
     def locate(self, url: bytes) -> tuple[Store, str]:
@@ -117,6 +119,15 @@ class Stores:
     def share(self, others: Stores) -> None:
         """Use what others, with the same options, have opened; their connections stay open."""
         self._stores, self.settings = {**others._stores}, {**others.settings}
+        self._signing = others._signing
+
+    def renewed(self, error: BaseException, since: float) -> bool:
+        """Test if a request of a time (monotonic) failed by keys that are replaced now.
+
+        Looks for other keys, which may take as long as their source.
+        """
+        keys = (self._signing or {}).get("credential_provider")
+        return isinstance(keys, Keys) and refuses_keys(error) and keys.replaced(since)
 
     def close(self) -> None:
         """Forget all stores. Connections end with the last reference to their store."""
@@ -153,9 +164,13 @@ class Stores:
             profile = Profile()
             variables = map(os.environ.get, ("AWS_DEFAULT_REGION", "AWS_REGION"))  # DALI's order
             regions = self._region, *variables, profile.settings.get("region"), "us-east-1"
-            given |= {"region": next(filter(None, regions))} | signing(profile, self._anonymous)
+            region = next(filter(None, regions))
             if _flag("DALI_S3_NO_VERIFY_SSL"):
                 client["allow_invalid_certificates"] = True
+            if self._signing is None:
+                asking = client | self.client
+                self._signing = signing(profile, self._anonymous, region, asking)
+            given |= {"region": region} | self._signing
         elif scheme in _ENDPOINTS and (
             self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
         ):

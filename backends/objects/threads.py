@@ -21,15 +21,16 @@ from .pace import Pace
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0  # seconds between two tries; object_store's defaults, too
 _CLOSING = 3.0  # seconds that close() waits for abandoned requests
 
+Renewed: TypeAlias = Callable[[BaseException, float], bool]
 _Queue: TypeAlias = SimpleQueue[tuple[Call[Any, Any], int] | None]
 
 
 class RequestThreads:
     """Calls `Call.ask` for all items, first come, first served. Writes to no place."""
 
-    def __init__(self, pace: Pace, retry: float, twins: int) -> None:
+    def __init__(self, pace: Pace, retry: float, twins: int, renewed: Renewed) -> None:
         """Start no thread yet. `twins`: threads for hedging; the rest is as for `RequestPool`."""
-        self._pace, self._retry, self._extra = pace, retry, twins
+        self._pace, self._retry, self._extra, self._renewed = pace, retry, twins, renewed
         self._queue, self._again = _Queue(), _Queue()
         self._threads: list[threading.Thread] = []
         self._twins: list[threading.Thread] = []
@@ -126,9 +127,9 @@ class RequestThreads:
                 try:
                     answer = call.ask(call.items[position])
                 except BaseException as error:
+                    again = retryable(error, self._pace.reached) or self._renewed(error, asked)
                     seconds = pause * random.uniform(0.5, 1)
-                    late = time.monotonic() + seconds > began + self._retry
-                    if late or not retryable(error, self._pace.reached):
+                    if not again or time.monotonic() + seconds > began + self._retry:
                         raise
                     self._retrying.add(thread)
                     with contextlib.suppress(Empty):

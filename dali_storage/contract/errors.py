@@ -35,11 +35,6 @@ from contextlib import contextmanager
 from ._types import IntArray
 
 
-def _stale(path: bytes | str, what: str) -> tuple[str | int, ...]:
-    """Build the arguments of an `OSError`."""
-    return (path,) if isinstance(path, str) else (errno.ESTALE, what, os.fsdecode(path))
-
-
 class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine)
     """A backend cannot work on this machine.
 
@@ -54,22 +49,28 @@ class BackendUnavailable(RuntimeError):  # noqa: N818  (a fact about the machine
         self.remedy = remedy
 
 
-class SampleChangedError(OSError):
+class _StaleError(OSError):
+    _what: tuple[str, ...] = ()
+
+    def __init__(self, path: bytes | str | int, *what: str) -> None:
+        """`what` is the difference, and the remedy."""
+        if isinstance(path, bytes):
+            what = "; ".join(what or self._what), os.fsdecode(path)
+            path = errno.ESTALE
+        super().__init__(path, *what)  # of one text, or again of what `pickle` and `copy` give
+
+
+class SampleChangedError(_StaleError):
     """The size of a sample, whose path is `filename`, changed each time it was read."""
 
-    def __init__(self, path: bytes | str) -> None:
-        super().__init__(*_stale(path, "the file keeps changing its size while it is read"))
+    _what = ("the file keeps changing its size while it is read",)
 
 
-class ContainerChangedError(OSError):
+class ContainerChangedError(_StaleError):
     """A container, whose path is `filename`, differs from the indexed or opened one.
 
     The batch with this error has delivered no bytes of the container.
     """
-
-    def __init__(self, path: bytes | str, what: str = "") -> None:
-        """`what` is the difference, and the remedy."""
-        super().__init__(*_stale(path, what))
 
 
 class ObjectReplacedError(ContainerChangedError):
@@ -93,15 +94,11 @@ class RecordError(ValueError):
         super().__init__(path if self.filename is None else f"{self.filename!r}: {what}")
 
 
-class StaleMapError(OSError):
+class StaleMapError(_StaleError):
     """The extent map no longer matches the storage. No bytes of the sample were delivered.
 
     `filename` is the path of the sample, or of the device if another device was mapped.
     """
-
-    def __init__(self, path: bytes | str, what: str = "", remedy: str = "") -> None:
-        """`what` is the difference, `remedy` the command or option that helps."""
-        super().__init__(*_stale(path, f"{what}; {remedy}"))
 
 
 class CacheNotUsed(UserWarning):
@@ -144,8 +141,11 @@ class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who 
     """
 
     def __init__(self, samples: IntArray) -> None:
-        super().__init__(f"samples {samples.tolist()} have changed their size")
+        super().__init__(samples)
         self.samples = samples
+
+    def __str__(self) -> str:
+        return f"samples {self.samples.tolist()} have changed their size"
 
 
 INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"

@@ -43,7 +43,9 @@ class Face(ModuleType):
         super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        return [*{*super().__dir__(), *self._places}]
+        from .families import present
+
+        return [*{*super().__dir__(), *present(self, self._places)}]
 
 
 def hold_names(

@@ -6,13 +6,16 @@ it brings. The rows are in families.md, which docs/design.md repeats; only messa
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import NamedTuple
 
-from .errors import BackendUnavailable
+from .errors import INSTALL, BackendUnavailable
 
 
 class Family(NamedTuple):
@@ -72,9 +75,24 @@ def family_of(module: str) -> Family:
     return found[max(found, key=len)] if found else FAMILIES["core"]
 
 
+def present(face: ModuleType, names: Iterable[str]) -> Iterable[str]:
+    """The names of a face that can be imported; if nothing is missing, it imports none."""
+    modules = (each for family in FAMILIES.values() for each in family.modules)
+    if all(map(_exists, ("nvidia.dali", *modules))):
+        return names
+    found = []
+    for name in names:
+        with suppress(BackendUnavailable, ImportError):
+            getattr(face, name)
+            found.append(name)
+    return found
+
+
 def explain(error: ModuleNotFoundError) -> None:
-    """Raise `BackendUnavailable` if a family is missing, or a package of what imports it."""
-    name = error.name or ""
+    """Raise `BackendUnavailable` for a family or a package; for DALI, `ModuleNotFoundError`."""
+    if (name := error.name or "") in ("nvidia", "nvidia.dali"):
+        what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
+        raise ModuleNotFoundError(what, name="nvidia.dali") from None
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
     families = [family_of(it) for it in (name, *reversed(importers))]
     family = next((it for it in families if it.name != "core"), FAMILIES["core"])
@@ -83,10 +101,14 @@ def explain(error: ModuleNotFoundError) -> None:
 
 
 def _exists(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError as error:  # of a folder around it, or of what this imports
-        return not module.startswith(error.name or ".")
+    """Whether a module is found; unlike `find_spec()`, this imports no package around it."""
+    path = None
+    with suppress(ModuleNotFoundError, StopIteration):
+        for name in accumulate(module.split("."), "{}.{}".format):
+            specs = (it.find_spec(name, path) for it in sys.meta_path if sys.modules.get(name, it))
+            path = next(filter(None, specs)).submodule_search_locations
+        return True
+    return False
 
 
 def _row(line: str) -> Family:

@@ -21,7 +21,7 @@ from .options import require_options
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
-_INSTALL = {"nvidia": INSTALL, "nvidia.dali": INSTALL}  # whose package has another name
+_INSTALL = {"nvidia.dali": INSTALL}  # whose package has another name
 
 
 def names() -> list[str]:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from types import CodeType
 from typing import Any
 
-from ..contract.errors import INSTALL
+from ..contract.faces import explained
 
 OLDEST, NEWEST = (1, 53), (2, 4)  # tested
 
@@ -68,13 +68,11 @@ def _installed() -> str:
                 f"dali_storage: {listed} are both in {directory}, and share its nvidia/dali: "
                 "uninstall both, then install one of them"
             )
-    try:
-        return str(importlib.import_module("nvidia.dali").__version__)
-    except (ModuleNotFoundError, AttributeError) as error:  # or only an empty directory is left
-        if getattr(error, "name", "") not in ("nvidia", "nvidia.dali", "__version__"):
-            raise
-        what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
-        raise ModuleNotFoundError(what, name="nvidia.dali") from None
+    with explained():
+        dali = importlib.import_module("nvidia.dali")
+        if not hasattr(dali, "__version__"):  # only an empty directory is left
+            raise ModuleNotFoundError(name="nvidia.dali")
+    return str(dali.__version__)
 
 
 def _number(text: str) -> tuple[int, int]:

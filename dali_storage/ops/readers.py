@@ -9,6 +9,7 @@ from nvidia.dali.pipeline import do_not_convert
 
 from .. import readers as functions  # a name that `ops` does not hold
 from ..contract.errors import BackendUnavailable
+from ..contract.families import present
 from ..readers.arguments import refuse_unknown
 
 __all__ = [
@@ -103,4 +104,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return [*{*globals(), *__all__}]
+    return [*{*globals(), *present(sys.modules[__name__], __all__)}]

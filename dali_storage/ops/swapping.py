@@ -47,8 +47,9 @@ def patch(**arguments: Unpack[DaliArguments]) -> _GeneratorContextManager[None]:
 @contextmanager
 def swapped(arguments: Mapping[str, Any]) -> Iterator[None]:
     """Replace DALI's readers by ours; the arguments are defaults, also in nested blocks."""
-    with suppress(ImportError):  # if present, imported now to keep DALI's own classes
-        importlib.import_module("nvidia.dali.experimental.dynamic")
+    for keeps in ("nvidia.dali.experimental.dynamic", "dali_storage.readers.features"):
+        with suppress(ImportError):  # if present, imported now to keep DALI's own classes
+            importlib.import_module(keeps)
     own = dict(arguments)
     try:
         with _lock:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,9 @@ class ReaderBatches:
     def close(self) -> None:
         """Wait for running reads; close the reader. Twice is fine. Arrays stay valid."""
         self._stream.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("batches cannot be pickled or copied: call readers.batches() again")
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,13 @@
 """What errors say, and which class they have."""
 
+import copy
 import errno
 import os
+import pickle
 import weakref
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from dali_storage.contract.errors import (
@@ -13,6 +16,7 @@ from dali_storage.contract.errors import (
     ObjectReplacedError,
     RecordError,
     SampleChangedError,
+    SampleSizeChanged,
     StaleMapError,
     named,
     os_error,
@@ -92,6 +96,30 @@ def test_errors_of_samples_have_their_path():
 def test_each_error_can_be_made_of_a_text_as_dynamic_mode_makes_it_again(kind):
     error = kind("it happened")
     assert (str(error), getattr(error, "filename", None)) == ("it happened", None)
+
+
+@pytest.mark.parametrize("again", [copy.copy, lambda it: pickle.loads(pickle.dumps(it))])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendUnavailable("no library", "install it"),
+        ObjectReplacedError(b"s3://a/\xff", "it has other bytes"),
+        RecordError(b"/data/a", "its record 5 is cut"),
+        SampleChangedError(b"/data/a"),
+        SampleChangedError("it happened"),
+        SampleSizeChanged(np.array([3, 5])),
+        StaleMapError(b"/data/a", "its size was 5", "renew the map"),
+    ],
+    ids=repr,
+)
+def test_an_error_of_another_process_is_the_same(error, again):
+    error.add_note("in a worker")
+    names = "errno", "filename"
+    one, other = (
+        (type(it), str(it), repr(vars(it)), *(getattr(it, name, None) for name in names))
+        for it in (error, again(error))
+    )
+    assert one == other
 
 
 def test_a_named_error_that_is_gone_keeps_no_variable_of_its_callers():

@@ -159,3 +159,10 @@ with dali_storage.patch():
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout, done.returncode) == ("6\n", 0), done.stderr
+
+
+def test_readers_tfrecord_may_be_used_first_in_a_block():
+    """It runs DALI's own reader, whose name is ours there."""
+    script = "import dali_storage\nwith dali_storage.patch(): import dali_storage.readers.features"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == ""

@@ -1,7 +1,9 @@
 """`readers.batches`. The oracle is DALI's own reader, in pipelines of one sample a batch."""
 
+import copy
 import math
 import os
+import pickle
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
@@ -10,6 +12,7 @@ import pytest
 from nvidia.dali import fn
 
 from dali_storage import readers
+from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleReplaced
 from tests.kit.dali import build, take
 from tests.kit.process import lanes, without_collector
@@ -132,6 +135,19 @@ def test_arrays_stay_as_they_are_while_they_are_held(backend, files, opened):
     assert {array.flags.writeable for _, array in held} == {backend != "memory"}
     with pytest.raises(RuntimeError, match=r"is closed; call readers.batches\(\) again"):
         next(iter(ours))
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_neither_batches_nor_an_open_backend_can_be_copied(again, files, opened):
+    """A copy would close the files of the other, or read others of the same numbers."""
+    with pytest.raises(TypeError, match=r"call readers.batches\(\) again"):
+        again(opened(files))
+    catalog = opened(files).catalog
+    with (
+        PythonFileReader(catalog) as reader,
+        pytest.raises(TypeError, match="open another one"),
+    ):
+        again(reader)
 
 
 def test_what_is_dropped_is_closed(files):

@@ -14,10 +14,23 @@ _FIELD = re.compile(
     rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
     re.I,
 )
+_LOCATION = re.compile(rb"[\r\n]location[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])", re.I)
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
     """An answer for obstore to handle; a text says why it must handle all of this server."""
+
+
+class Expired(Refused):
+    """The server refuses the signature."""
+
+
+class Redirected(Refused):
+    """The bytes are elsewhere. The location is not in the text: it may have a signature."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__("redirects")
+        self.location = location
 
 
 def check(head: bytes, piece: ObjectPart) -> bool:
@@ -31,10 +44,8 @@ def check(head: bytes, piece: ObjectPart) -> bool:
     whole, length = piece.length == piece.size, b"%d" % piece.length
     if not head.startswith(b"HTTP/1.1 "):
         raise Refused("does not speak HTTP/1.1")
-    if head[9:10] in b"45":
-        raise Refused
     if head[9:13] != (b"200 " if whole else b"206 "):
-        raise Refused("redirects" if head[9:10] == b"3" else "sends odd statuses")
+        raise _refusal(head)
     found = _FIELD.findall(head)
     fields = {name.lower(): value for name, value in found}
     if len(fields) < len(found) or b"\r\n " in head or b"\r\n\t" in head:
@@ -52,3 +63,14 @@ def check(head: bytes, piece: ObjectPart) -> bool:
     if piece.version and fields.get(b"etag") != piece.version:
         raise Refused
     return b"close" not in fields.get(b"connection", b"").lower()
+
+
+def _refusal(head: bytes) -> Refused:
+    """The reason why an answer with this status is not taken."""
+    status = head[9:12]
+    if status[:1] in b"45":
+        return Expired() if status in (b"401", b"403", b"410") else Refused()
+    locations = _LOCATION.findall(head)
+    if status in (b"301", b"302", b"303", b"307", b"308") and len(locations) == 1:
+        return Redirected(locations[0].decode("latin1"))
+    return Refused("redirects" if status[:1] == b"3" else "sends odd statuses")

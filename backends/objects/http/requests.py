@@ -14,27 +14,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import SplitResult, quote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 import obstore
 from obstore.store import S3Store
 
 from ....contract.errors import BackendUnavailable
-from ..credentials import static_keys
-from .connections import Server
+from ..credentials import environment
+from ..roles import trust
+from .connections import Job, Server
+from .redirects import Web, WebJob
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
 
+    from ..calls import Call
     from ..store import Stores
     from ..versions import ObjectPart
 
 _KNOWN = re.compile(
     "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
-    "|SHARED_CREDENTIALS_FILE|EC2_METADATA_DISABLED|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP"
-    "|VIRTUAL_HOSTED_STYLE_REQUEST"
+    "|SHARED_CREDENTIALS_FILE|EC2_METADATA_(DISABLED|SERVICE_ENDPOINT)|METADATA_ENDPOINT"
+    "|CONTAINER_(CREDENTIALS_(RELATIVE|FULL)_URI|AUTHORIZATION_TOKEN(_FILE)?)"
+    "|WEB_IDENTITY_TOKEN_FILE|ROLE_(ARN|SESSION_NAME)|ENDPOINT_URL_STS"
+    "|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP|VIRTUAL_HOSTED_STYLE_REQUEST"
     # Also unknown to obstore.
     "|CA_BUNDLE|DEFAULT_OUTPUT|EXECUTION_ENV|MAX_ATTEMPTS|PAGER|RETRY_MODE|SDK_LOAD_CONFIG"
     "|STS_REGIONAL_ENDPOINTS)"
@@ -54,6 +59,9 @@ _CONNECTING = timedelta(seconds=5)  # obstore's default
 _WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
 
 
+Signer: TypeAlias = Callable[[Sequence[str]], tuple[list[str], list[str]] | None]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Bucket:
     """Parameters of requests to a bucket or web server.
@@ -61,20 +69,31 @@ class Bucket:
     Attributes:
         base: the URL before the quoted key, in which the characters `plain` are not quoted.
         headers: those of all requests.
-        sign: returns the headers shared by all requests made now, and one for each path.
+        sign: returns the headers shared by all requests made now, and one for each path; or None
+            while there are no valid keys.
+        web: a server whose redirects are followed.
     """
 
     base: str
     plain: str
     headers: list[str]
     server: Server
-    sign: Callable[[Sequence[str]], tuple[list[str], list[str]]] | None
+    sign: Signer | None
+    web: Web | None
+
+    def job(self, call: Call[ObjectPart, Any], position: int, request: bytes) -> Job:
+        """A request for an item of a call."""
+        job = call, position, self.server, request, call.places[position]
+        return WebJob(*job, web=self.web) if self.web else Job(*job)
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
-        """Make n requests for pieces of the bucket, signed now."""
+        """Make n requests for pieces of the bucket, signed now; none while there are no keys."""
         _, host, root, *_ = urlsplit(self.base)
         paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
-        shared, signed = self.sign(paths) if self.sign else ([], [""] * len(paths))
+        signatures = self.sign(paths) if self.sign else ([], [""] * len(paths))
+        if signatures is None:
+            return []
+        shared, signed = signatures
         first = "\r\n".join([" HTTP/1.1", f"Host: {host}", *self.headers, *shared])
         requests = []
         for path, line, piece in zip(paths, signed, pieces, strict=True):
@@ -106,24 +125,42 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
             signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
             if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
                 raise _only(f"supports {name}")
-        settings.pop("credential_provider", None)
-        anonymous, keys = settings.pop("skip_signature", False), None
-        if not (anonymous or (keys := static_keys())):
-            raise _only("signs without keys of the environment or the profile")
+        keys, fixed = settings.pop("credential_provider", None), environment()
+        anonymous = settings.pop("skip_signature", False)
+        if not (anonymous or keys or fixed):
+            raise _only("finds the keys")
         # Obstore knows the URL of the bucket; its signature here is not sent.
         store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
         url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
         base = url.removesuffix("key")
-        if keys:
-            sign = _signer(keys, query.split("%2F")[2], urlsplit(base).netloc)
-    proxies, parts = getproxies_environment(), urlsplit(base)
-    if {"all", parts.scheme} & {*proxies} and not proxy_bypass(parts.netloc):
-        raise _only("uses the proxy of the environment")
-    context = _trust(options) if parts.scheme == "https" else None
+        if not anonymous:
+            current = keys.current if keys else lambda: fixed and fixed.credential
+            sign = _signer(current, query.split("%2F")[2], urlsplit(base).netloc)
+    parts, find = urlsplit(base), _finder(options)
+    web = Web(parts, find) if scheme in ("http", "https") else None
+    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, find(parts), sign, web)
+
+
+def _finder(options: Mapping[str, Any]) -> Callable[[SplitResult], Server]:
+    """A function that returns the server of a URL; raises BackendUnavailable for obstore's."""
     times = options["timeout"], options.get("connect_timeout", _CONNECTING)
-    address = parts.hostname or "", parts.port or (443 if context else 80)
-    server = Server(*address, context, *(each.total_seconds() for each in times))
-    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, server, sign)
+    seconds = [each.total_seconds() for each in times]
+    contexts = list[ssl.SSLContext]()  # one, once it is needed
+
+    def find(url: SplitResult) -> Server:
+        if {"all", url.scheme} & {*getproxies_environment()} and not proxy_bypass(url.netloc):
+            raise _only("uses the proxy of the environment")
+        if url.scheme != "https":
+            return Server(url.hostname or "", url.port or 80, None, *seconds)
+        if not contexts:
+            try:
+                contexts.append(trust(options))
+            except ssl.SSLError:
+                raise _only("understands this client_options['root_certificate']") from None
+            contexts[0].set_alpn_protocols(["http/1.1"])
+        return Server(url.hostname or "", url.port or 443, contexts[0], *seconds)
+
+    return find
 
 
 def headers_of(options: Mapping[str, Any]) -> list[str]:
@@ -140,30 +177,16 @@ def headers_of(options: Mapping[str, Any]) -> list[str]:
     return [agent, *(f"{_text(name)}: {_text(given[name])}" for name in given)]
 
 
-def _trust(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Whom to trust, by obstore's client options: the machine's authorities, and a given one."""
-    authority = _text(options.get("root_certificate", "")) or None
-    try:
-        context = ssl.create_default_context(cadata=authority)
-    except ssl.SSLError:
-        raise _only("understands this client_options['root_certificate']") from None
-    context.load_default_certs()
-    context.set_alpn_protocols(["http/1.1"])
-    if options.get("allow_invalid_certificates"):
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
+def _signer(current: Callable[[], S3Credential | None], region: str, host: str) -> Signer:
+    """Make a function to sign requests by the current keys. It keeps no secret."""
 
-
-def _signer(
-    credential: S3Credential, region: str, host: str
-) -> Callable[[Sequence[str]], tuple[list[str], list[str]]]:
-    """Make a function to sign requests. The secret is only in variables of this function."""
-    names, extra = "host;x-amz-content-sha256;x-amz-date", ""
-    if credential["token"]:
-        names += ";x-amz-security-token"
-        extra = f"x-amz-security-token:{credential['token']}\n"
-
-    def sign(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    def sign(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
+        if not (credential := current()):
+            return None
+        names, extra = "host;x-amz-content-sha256;x-amz-date", ""
+        if credential["token"]:
+            names += ";x-amz-security-token"
+            extra = f"x-amz-security-token:{credential['token']}\n"
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         scope = f"{now[:8]}/{region}/s3/aws4_request"
         key = f"AWS4{credential['secret_access_key']}".encode()

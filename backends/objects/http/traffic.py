@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .connections import Connection, Job, Server
+from .redirects import Redirects
 
 if TYPE_CHECKING:
     from ..calls import Call
@@ -28,11 +29,12 @@ class Traffic:
         self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
+        self._redirects = Redirects()
         self._looking = False  # for late answers
 
     def send(self, jobs: Iterable[Job] = ()) -> None:
         """Send as many requests as allowed: earlier ones, then these."""
-        self._todo.extend(jobs)
+        self._todo.extend(self._redirects.ready(jobs))
         while self._todo and len(self._busy) < self._most and self._pace.try_take(self._wake):
             job = self._todo.popleft()
             idle = self._idle[job.server]
@@ -49,11 +51,16 @@ class Traffic:
         def meant(job: Job) -> bool:
             return job.call is call and position in (None, job.position)
 
+        dropped = [job for job in self._todo if meant(job)]
         self._todo = deque(job for job in self._todo if not meant(job))
+        self._redirects.drop(meant)
         for connection, job in [*self._busy.items()]:
             if meant(job):
+                dropped.append(job)
                 self._release(connection)
                 connection.close()
+        for job in dropped:
+            self._todo.extend(self._redirects.forget(job))
         self.send()
 
     def close(self) -> None:
@@ -69,10 +76,12 @@ class Traffic:
         self._release(connection)
         if connection.socket:
             self._idle[connection.server].append(connection)
-        self._pace.note("retry" if error else "request", time.monotonic() - job.began)
-        if error:
+        again, failed = self._redirects.ended(job, error)
+        self._todo.extendleft(again)
+        self._pace.note("retry" if failed else "request", time.monotonic() - job.began)
+        if failed and error:
             self._failed(job, error)
-        else:
+        elif not error:
             job.call.answer(job.position, None)
             if self._todo:
                 self._most = self._pace.grown(self._most)

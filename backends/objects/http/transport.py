@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from ....contract.errors import BackendUnavailable
 from ..store import Stores, split
 from .answers import Refused
-from .connections import Job
 from .loop import LoopThread
 from .requests import Bucket, bucket_of, headers_of
 from .traffic import Traffic
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ..calls import Call
     from ..pool import RequestPool
     from ..versions import ObjectPart
+    from .connections import Job
 
 
 class OwnClient:
@@ -65,8 +65,12 @@ class OwnClient:
         if sent:
             self._thread.start()
         for bucket, its in sent.items():
-            requests = zip(its, bucket.requests([call.items[at] for at in its]), strict=True)
-            jobs = [Job(call, at, bucket.server, it, call.places[at]) for at, it in requests]
+            requests = bucket.requests([call.items[at] for at in its])
+            if not requests:  # obstore waits for keys
+                left += its
+                continue
+            made = zip(its, requests, strict=True)
+            jobs = [bucket.job(call, at, it) for at, it in made]
             self._thread.call(self._traffic.send, jobs)
         return left
 

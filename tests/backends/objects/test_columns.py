@@ -91,20 +91,3 @@ def test_objects_are_those_that_were_listed(root, server):
     server.put("data/masks/top.png", b"another")
     with pytest.raises(ObjectReplacedError):
         pipeline.run()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"file_root": "https://host/x"}, "a web server does not list its files"),
-        ({"file_root": "s3://data", "backend": "python-file"}, "cannot read 's3://data'"),
-        ({"files": ["s3://{}/x"]}, "must have one {}, .* not in its bucket"),
-        ({"files": ["s3://data/{}.jpg", "/masks/{}.png"]}, "1 of 2 names are URLs"),
-        ({"files": ["s3://data/{}.jpg"], "file_root": "/x"}, "names in files are URLs, and file_r"),
-        ({"files": [["s3://data/a"], ["/masks/b"]]}, "1 of 2 names are URLs"),
-    ],
-    ids=str,
-)
-def test_urls_that_do_not_go_together_are_refused(given, message):
-    with pytest.raises(ValueError, match=message):
-        build(readers.columns, 1, {}, **{"files": ["{}.jpg"]} | given)

@@ -182,20 +182,6 @@ def test_an_index_that_is_an_object_needs_containers_that_are(tmp_path):
         find_tars(paths, ["s3://data/0.idx"] * 3, Files())
 
 
-@pytest.mark.parametrize(
-    ("read", "argument"),
-    [
-        (lambda: readers.webdataset(paths="s3://data/a.tar", ext="n"), "index_paths"),
-        (lambda: readers.tfrecord(path="s3://data/a.tfrecord", features={}), "index_path"),
-        (lambda: readers.lmdb(path="s3://data/a.mdb"), "index_path"),
-    ],
-)
-def test_an_object_needs_an_index(read, argument):
-    words = f"{argument} must be given for 's3://data/a.*python -m dali_storage index"
-    with pytest.raises(ValueError, match=words):
-        read()
-
-
 def test_of_several_wrong_indexes_the_first_is_named(server, remote, tmp_path):
     paths, indexes = write_numbered_tars(tmp_path, [1] * 40)
     for number in (39, 3, 4):

@@ -70,11 +70,3 @@ def test_an_object_that_is_replaced_is_refused_by_name(local, server, tmp_path):
     with pytest.raises(ObjectReplacedError) as info:
         take(pipeline, 4)
     assert info.value.filename == "s3://data/c/a.WAV"
-
-
-def test_a_missing_object_or_manifest_is_named(server, tmp_path):
-    with pytest.raises(FileNotFoundError, match="s3://data/none"):
-        readers.nemo_asr(manifest_filepaths="s3://data/none")
-    manifest = manifests.write(tmp_path / "m.json", lines_of(["s3://data/gone"], SPANS))
-    with pytest.raises(FileNotFoundError, match="s3://data/gone"):
-        readers.nemo_asr(manifest_filepaths=manifest)

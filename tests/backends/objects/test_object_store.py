@@ -96,15 +96,17 @@ MODES = "503", "cut", "short", "longer", "stall", pytest.param("slow", marks=pyt
 def test_a_failure_that_may_pass_is_made_good(server, kind, mode):
     make, contents, samples = KINDS[kind]
     catalog, waits = make(server, contents), mode in ("stall", "slow")
-    server.fail(mode, 2, 60 if waits else None, key="data/00.jpg")
+    tries = 1 if waits else 2
+    server.fail(mode, tries, 60 if waits else None, key="data/00.jpg")
+    if mode in ("503", "cut"):
+        server.fail(mode, 2, on="HEAD")
     with ObjectStoreReader(catalog, timeout=0.5 if waits else 60) as reader:
         assert read(reader, samples, catalog) == contents[: len(samples)]
-        assert faults(server)[:3] == [mode, mode, ""]
+        assert faults(server)[: tries + 1] == [mode] * tries + [""]
         assert read(reader, np.arange(len(contents)), catalog) == contents
 
 
-# Another version; the right length; several.
-GZIP = 'gzip; ETag: W/"other"', "Content-Encoding: X-GZIP", "Content-Encoding: aws-chunked, gzip"
+UNSIZED = "sent no Content-Length; turn off compression in the server or proxy, and chunked"
 MOVED = f"proxy Content-Range: bytes 0-99999/{sum(map(len, FULL)) + 100_000 * len(FULL)}"
 FINAL = [
     *((mode, 60, *REPLACED) for mode in ("412", "foreign-etag", "no-etag", "cut-swap")),
@@ -112,9 +114,9 @@ FINAL = [
     ("500", 0, OSError, "500"),
     ("cut", 0, ConnectionResetError, "limits of size and time in the server and its proxies"),
     ("longer", 0, OSError, "instead of .*; check the server and its proxies"),
-    *((f"proxy {it}", 60, OSError, "Encoding: gzip.* turn off.*'gzip'") for it in GZIP),
-    ("proxy br", 60, OSError, "Encoding: br"),
-    ("proxy deflate", 60, OSError, "Encoding: deflate"),
+    ('proxy gzip; ETag: W/"other"', 60, OSError, "Encoding: gzip.* turn off.*'gzip'"),
+    ("proxy chunked", 60, OSError, UNSIZED),
+    ("proxy unsized; cut", 60, OSError, UNSIZED),
 ]
 
 
@@ -141,18 +143,6 @@ def test_a_failure_that_stays_names_the_object(server, kind, mode, retry, error,
         assert faults(server) == [mode] * tries + [""] * (mode == "cut-swap")
         make(server, contents)
         assert read(reader, np.arange(len(contents)), catalog) == contents
-
-
-@both_transports
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("changes", ["chunked", "unsized", "chunked; cut", "unsized; cut"])
-def test_a_body_without_content_length_is_refused_by_name(server, kind, changes):
-    make, contents, samples = KINDS[kind]
-    catalog = make(server, contents)
-    server.fail("proxy", 2, changes, key="data/00.jpg")
-    says = "sent no Content-Length; turn off compression in the server or proxy, and chunked"
-    with ObjectStoreReader(catalog) as reader, pytest.raises(OSError, match=says):
-        read(reader, samples, catalog)
 
 
 @both_transports
@@ -227,7 +217,7 @@ def test_the_parts_of_an_object_that_is_replaced_meanwhile_are_never_mixed(serve
 @both_transports
 @pytest.mark.parametrize("cached", [False, True])
 def test_random_faults_lead_to_no_wrong_byte(server, tmp_path, cached):
-    """Random faults, three lanes, hedging; then all is read again."""
+    """Random faults, three lanes, hedging, buffers used again; then all is read again."""
     chance = random.Random(13)
     catalog = put_all(server, CONTENTS * 5)
     modes = [*ERRORS, *(mode for mode in FAULTS if mode not in ("cut-swap", "replace"))]
@@ -236,7 +226,8 @@ def test_random_faults_lead_to_no_wrong_byte(server, tmp_path, cached):
     right, failed = [], []
 
     def check(samples, lane):
-        assert read(reader, samples, catalog, lane=lane) == [CONTENTS[i % 20] for i in samples]
+        found = read(reader, samples, catalog, lane=lane, buffer=buffers[lane])
+        assert found == [CONTENTS[i % 20] for i in samples]
         right.append(lane)
 
     def run(lane):
@@ -248,6 +239,7 @@ def test_random_faults_lead_to_no_wrong_byte(server, tmp_path, cached):
                 failed.append(error)
 
     with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as threads:
+        buffers = [reader.allocate(4 << 20) for _ in range(3)]
         server.fail("403", 100)  # both transports are refused in the first reads of all lanes
         runs = [threads.submit(run, lane) for lane in range(3)]
         while not all(each.done() for each in runs):
@@ -305,8 +297,9 @@ def test_as_many_requests_are_under_way_as_allowed_and_no_more(
         ObjectStoreReader(catalog, requests=requests, lanes=lanes) as reader,
         ThreadPoolExecutor(lanes) as pool,
     ):
-        reads = [pool.submit(read, reader, ALL, catalog, lane=lane) for lane in range(lanes)]
-        assert all(each.result() == CONTENTS for each in reads)
+        some = ALL[: 4 * requests]
+        reads = [pool.submit(read, reader, some, catalog, lane=lane) for lane in range(lanes)]
+        assert all(each.result() == CONTENTS[: len(some)] for each in reads)
         if transport == "obstore":
             assert min(requests, 17) <= len(request_threads()) <= requests
     assert max(entry.under_way for entry in server.log()) <= requests

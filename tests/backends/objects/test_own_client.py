@@ -76,7 +76,7 @@ class Twice(BaseHTTPRequestHandler):
 
 def test_what_follows_an_answer_is_not_taken_for_the_next_one():
     with ThreadingHTTPServer(("127.0.0.1", 0), Twice) as twice:
-        threading.Thread(target=twice.serve_forever).start()
+        threading.Thread(target=twice.serve_forever, args=[0.01]).start()
         catalog = catalog_of(9, b"http://127.0.0.1:%d" % twice.server_port)
         with ObjectStoreReader(catalog, requests=1, check=False) as reader:
             found = read(reader, np.arange(9), catalog)

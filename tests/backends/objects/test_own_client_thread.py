@@ -1,10 +1,8 @@
 """The thread of the client: it writes nothing late, and nobody waits for it in vain."""
 
 import os
-import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -12,11 +10,9 @@ import pytest
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects import store
 from dali_storage.backends.objects.http import loop
-from dali_storage.backends.objects.http.transport import OwnClient
 from dali_storage.testing import fill, make_batch, read
 from tests.backends.objects.test_own_client import CONTENTS, SIZES, catalog_of
 from tests.kit.objects.client import FOR_EVER, publish
-from tests.kit.tiers import by_tier
 
 
 @pytest.fixture
@@ -27,12 +23,14 @@ def catalog(server):
 # --- nothing is written late ----------------------------------------------------------------------
 
 
-def test_a_batch_that_failed_is_not_written_to_any_more(server, catalog):
-    server.fail("stall", FOR_EVER, 60, key="data/07")
-    server.fail("403", FOR_EVER, key="data/06")
-    with ObjectStoreReader(catalog, transport="own") as reader:
+@pytest.mark.parametrize("hedge", [None, 0.1], ids=["failed", "hedged"])
+def test_a_batch_that_is_over_is_not_written_to_any_more(server, catalog, hedge):
+    server.fail("stall", 1 if hedge else FOR_EVER, 60, key="data/07")
+    if not hedge:
+        server.fail("403", FOR_EVER, key="data/06")
+    with ObjectStoreReader(catalog, transport="own", hedge=hedge) as reader:
         batch = make_batch(reader, np.array([6, 7]), catalog)
-        with pytest.raises(PermissionError):
+        with nullcontext() if hedge else pytest.raises(PermissionError):
             fill(reader, batch)
         there = np.asarray(batch.buffer)
         there[:] = 7
@@ -92,46 +90,3 @@ def test_what_ended_the_thread_is_the_cause_of_errors(server, catalog, monkeypat
             with pytest.raises(OSError, match="the thread of requests has failed") as caught:
                 read(reader, np.array([3]), catalog)
             assert caught.value.__cause__ is failure
-
-
-def wrong_bytes(server, seconds_of_stalls, batches):
-    """Batches in three lanes whose buffers are used again at once; how many were wrong."""
-    catalog = publish(server.put, catalog_of(40), [CONTENTS[i % 9] for i in range(40)])
-    chance, wrong, right = random.Random(5), [], []
-
-    def run(lane):
-        numbers = np.random.default_rng(lane)
-        buffer = reader.allocate(16 << 20)
-        for _ in range(batches):
-            samples = numbers.integers(0, 40, 12)
-            try:
-                bodies = read(reader, samples, catalog, buffer=buffer, lane=lane)
-            except OSError:
-                continue
-            right.append(lane)
-            if bodies != [CONTENTS[i % 9] for i in samples]:
-                wrong.append(lane)
-
-    options = {"hedge": 0.02, "timeout": 0.5, "retry": 0.3, "transport": "own"}
-    with ObjectStoreReader(catalog, **options) as reader, ThreadPoolExecutor(3) as lanes:
-        runs = [lanes.submit(run, lane) for lane in range(3)]
-        while not all(each.done() for each in runs):
-            mode = chance.choice(["stall", "stall", "cut", "403", "slow", "short"])
-            server.fail(mode, 3, seconds_of_stalls, chance=0.3)
-            with suppress(TimeoutError):
-                runs[0].result(0.01)
-        for each in runs:
-            each.result()
-    assert right
-    return len(wrong)
-
-
-@pytest.mark.long
-def test_no_byte_is_wrong_where_memory_is_used_again_at_once(server):
-    assert not wrong_bytes(server, 0.05, by_tier(60, 400))
-
-
-@pytest.mark.long
-def test_a_late_write_would_be_found(server, monkeypatch):
-    monkeypatch.setattr(OwnClient, "drop", lambda *_: None)
-    assert wrong_bytes(server, 0.05, 60)

@@ -56,6 +56,7 @@ class Store:
         self.contents = [random.bytes(size) for size in sizes]
         self.versions = [b'"%032x"' % number for number in range(len(sizes))]
         self.log: list[int] = []
+        self.files, self.starts = np.arange(len(sizes)), np.zeros(len(sizes), np.int64)
         names = [b"s3://bucket/%d.jpg" % number for number in range(len(sizes))]
         self.catalog = Catalog.from_names(names, [0] * len(sizes))
 
@@ -64,10 +65,10 @@ class Store:
 
 
 class Shards(Store):
-    """Samples that are ranges of two objects; some of them overlap."""
+    """Samples that are ranges of two objects; some of them overlap, and the sixth is empty."""
 
-    def __init__(self) -> None:
-        super().__init__((50_000, 70_000))
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__((50_000, 70_000), seed)
         self.starts = np.array([10, 10, 100, 20_000, 49_999, 0, 10, 30_000, 11])
         self.lengths = np.array([10, 200, 5000, 29_999, 1, 0, 4096, 40_000, 4096])
         self.files = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
@@ -92,12 +93,10 @@ class StoreReader(Reader):
     alignment = 64
     settles = True
 
-    def __init__(
-        self, store: Store, folder: Folder, limit: int | None = None, place: bytes = b""
-    ) -> None:
+    def __init__(self, store: Store, folder: Folder, limit: int | None = None) -> None:
         self.store, self.folder, self.turns = store, folder, 0
         engine: Any = engines.preadv
-        self.cache = Cache(store.catalog, folder, limit, read=engine, store=place)
+        self.cache = Cache(store.catalog, folder, limit, read=engine)
 
     def sizes(self, samples: IntArray, lane: int) -> IntArray:
         return np.array([len(self.store.expected(sample)) for sample in samples.tolist()])

@@ -1,76 +1,18 @@
 """The cache of objects on a local disk. The oracle is what the store has, and what it was asked."""
 
-import errno
 import os
 import threading
-from pathlib import Path
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from dali_storage import Catalog
 from dali_storage.backends.linux import engines
 from dali_storage.backends.objects.cache import entries as entries_module
 from dali_storage.backends.objects.cache import samples as cache_module
 from dali_storage.testing.reading import read
-from tests.kit.objects.cached import (
-    ALL,
-    SIZES,
-    TRAILER,
-    Shards,
-    Store,
-    StoreReader,
-    failing,
-    flip,
-    one_warning,
-    tick,
-)
+from tests.kit.objects.cached import ALL, SIZES, Store, StoreReader, flip
 from tests.kit.process import descriptors
-
-NINE = np.arange(9)  # samples of Shards
-
-
-def test_the_store_is_asked_once_for_every_sample(reader, folder):
-    assert reader.use() == [*ALL]
-    assert reader.turns  # whoever looks for files may block
-    assert reader.use() == reader.use(ALL[::-1]) == []
-    with StoreReader(reader.store, folder) as later:
-        assert later.use() == []
-    assert not folder.temporary()
-
-
-def test_readers_share_a_directory(store, folder):
-    with StoreReader(store, folder) as one, StoreReader(store, folder) as other:
-        assert one.use(ALL[:6]) == [*range(6)]
-        assert other.use() == [*range(6, len(SIZES))]
-        assert one.use() == []
-
-
-def test_ranges_of_containers_are_entries_by_their_place(folder):
-    store = Shards()
-    with StoreReader(store, folder) as reader:
-        assert reader.use(NINE[3:]) == [3, 4, 6, 7, 8]  # 5 is empty
-        assert reader.use(NINE) == [0, 1, 2]
-        assert reader.use(NINE[::-1]) == []
-    with StoreReader(store, folder) as other:
-        assert other.use(NINE) == []
-
-
-def test_a_damaged_range_does_not_harm_those_that_overlap_it(folder):
-    with StoreReader(Shards(), folder) as reader:
-        reader.use(NINE)
-        tick()
-        entry = reader.entry(2)
-        entry.write_bytes(bytes(len(entry.read_bytes())))
-        for order in (NINE, NINE[::-1]):
-            assert reader.use(order) in ([2], [])
-
-
-def test_a_sample_may_be_in_a_batch_more_than_once(reader, folder):
-    samples = [8, 8, 1, 8, 1]
-    assert reader.use(samples) == [1, 1, 8, 8, 8]
-    assert len(folder.entries()) == 2
-    assert reader.use(samples) == []
 
 
 def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder):
@@ -80,76 +22,25 @@ def test_a_batch_may_have_more_samples_than_files_are_open_at_once(folder):
         assert reader.use(np.arange(200)) == []
 
 
-def test_another_version_is_another_entry_and_the_old_one_stays(store, folder):
-    old = store.contents[8], store.versions[8]
-    for content, version, asked in ((*old, [*ALL]), (bytes(100_000), b'"new"', [8]), (*old, [])):
-        store.contents[8], store.versions[8] = content, version
-        with StoreReader(store, folder) as reader:
-            assert reader.use() == asked
-            assert reader.use() == []
+SAMPLES = [  # store; URL, version, start and size
+    (b"", b"s3://b/k", b"v1", 0, 3),
+    (b"", b"s3://b/kv", b"1", 0, 3),
+    (b"", b"s3://b/1", b"1 1 0 3\n", 0, 3),
+    (b"", b"s3://b/11", b" 1 0 3\n", 0, 3),
+    (b"", b"s3://c/k", b"v1", 0, 3),
+    (b"", b"s3://b/k", b"w1", 0, 3),
+    (b"", b"s3://b/k", b"v1", 1, 3),
+    (b"", b"s3://b/k", b"v1", 0, 4),
+    (b"elsewhere", b"s3://b/k", b"v1", 0, 3),
+]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ((b"s3://b/k", b"v1"), (b"s3://b/kv", b"1")),
-        ((b"s3://b/1", b"1 1 0 3\n"), (b"s3://b/11", b" 1 0 3\n")),
-        ((b"s3://b/k", b"v"), (b"s3://c/k", b"v")),
-        ((b"s3://b/k", b"v"), (b"s3://b/k", b"w")),
-    ],
-)
-def test_no_two_objects_have_one_entry(folder, one, other):
-    store = Store((3, 3))
-    store.catalog = Catalog.from_names([one[0], other[0]], [0, 0])
-    store.versions = [one[1], other[1]]
-    with StoreReader(store, folder) as reader:
-        assert reader.use([0]) == [0]
-        assert reader.use([0, 1]) == [1]
-
-
-def test_stores_with_the_same_urls_have_entries_of_their_own(reader, folder):
-    reader.use()
-    with StoreReader(reader.store, folder, place=b"elsewhere") as other:
-        assert other.use() == [*ALL]
-
-
-def _replace(path, content):
-    Path(f"{path}-new").write_bytes(content)
-    os.rename(f"{path}-new", path)
-
-
-DAMAGES = {
-    "a bit at the start": flip(-100_000 - TRAILER),
-    "a bit in the middle": flip(-50_000),
-    "the last bit": flip(-TRAILER - 1),
-    "a digest": flip(-TRAILER),
-    "a checksum": flip(-1),
-    "zeros": lambda path: path.write_bytes(bytes(100_000 + TRAILER)),
-    "a torn page": lambda path: path.write_bytes(
-        path.read_bytes()[:4096] + bytes(4096) + path.read_bytes()[8192:]
-    ),
-    "nothing": lambda path: os.truncate(path, 0),
-    "a part": lambda path: os.truncate(path, 50_000),
-    "no trailer": lambda path: os.truncate(path, 100_000),
-    "a part of the trailer": lambda path: os.truncate(path, 100_000 + TRAILER - 1),
-    "one byte more": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "a foreign file": lambda path: _replace(path, b"hello"),
-    "a foreign file of the same size": lambda path: _replace(path, b"x" * (100_000 + TRAILER)),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
-def test_a_damaged_entry_is_fetched_again(reader, folder, damage):
-    reader.use()
-    reader.use()
-    before = folder.counted()
-    with StoreReader(reader.store, folder) as fresh:  # checks it for the first time
-        for user in (fresh, reader):
-            tick()
-            damage(reader.entry(8))
-            assert user.use() == [8]
-            assert reader.use() == fresh.use() == []
-    assert folder.counted() == before
+def test_no_two_samples_have_one_entry(folder):
+    digests = set[bytes]()
+    for store, *sample in SAMPLES:
+        with closing(entries_module.Entries(os.fsencode(folder), None, store)) as entries:
+            digests.add(entries.digest(*sample))
+    assert len(digests) == len(SAMPLES)
 
 
 @pytest.mark.parametrize("samples", [[8], [8, 8]])  # the second time, it is in the page cache
@@ -170,28 +61,6 @@ def test_damage_as_old_as_the_entry_is_noticed_when_the_entry_comes_from_the_dis
         reader.cache._engine, reader.turns = first_from_disk, 0
         assert reader.use(samples) == samples
         assert reader.turns > 0
-
-
-def test_entries_that_changed_places_are_fetched_again(store, folder):
-    with StoreReader(store, folder) as reader:
-        reader.use()
-        one, other = reader.entry(8), reader.entry(9)
-        os.rename(one, folder / "between")
-        os.rename(other, one)
-        os.rename(folder / "between", other)
-        assert reader.use() == [8, 9]
-    with StoreReader(store, folder) as reader:
-        assert reader.use() == []
-
-
-def test_a_damaged_entry_that_cannot_be_removed_is_never_used(reader, monkeypatch):
-    reader.use()
-    tick()
-    flip(-1)(reader.entry(8))
-    monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
-    with one_warning("no more samples are cached"):
-        assert reader.use() == [8]
-    assert reader.use() == [8]
 
 
 class TestHangingDisk:

@@ -15,15 +15,7 @@ import pytest
 from dali_storage.backends.objects.cache.entries import Entries
 from tests.kit.bmap.files import as_nobody
 from tests.kit.devices import run
-from tests.kit.objects.cached import (
-    ALL,
-    Store,
-    StoreReader,
-    failing,
-    fill,
-    nothing_is_left,
-    one_warning,
-)
+from tests.kit.objects.cached import ALL, Store, StoreReader, fill, nothing_is_left, one_warning
 from tests.kit.process import alone, refuse_thread, room_for
 
 # --- opening ---
@@ -127,19 +119,6 @@ def test_a_full_disk_ends_the_adding(small_disk):
         reader.use(np.arange(20))
         assert reader.use(np.arange(5)) == []
     assert not small_disk.temporary()
-
-
-@pytest.mark.parametrize("call", ["open", "write", "rename", "pwrite", "pread", "statvfs"])
-def test_a_system_call_that_fails_ends_the_adding(store, folder, monkeypatch, call):
-    with StoreReader(store, folder) as reader:
-        reader.use(ALL[:5])
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, failing(errno.EDQUOT))
-            with one_warning("no more samples are cached"):
-                assert reader.use(ALL[3:]) == [5, 6, 7, 8, 9]
-                assert reader.use() == [5, 6, 7, 8, 9]
-        assert reader.use() == [5, 6, 7, 8, 9]
-    assert not folder.temporary()
 
 
 def test_entries_that_cannot_be_read_end_the_adding(store, folder):

@@ -10,38 +10,7 @@ import numpy as np
 import pytest
 
 from dali_storage.backends.objects.cache import quota
-from tests.kit.objects.cached import (
-    ALL,
-    BLOCK,
-    DAY,
-    Store,
-    StoreReader,
-    fill,
-    occupied_by,
-    tick,
-)
-
-
-def test_nothing_is_added_to_a_full_directory(store, folder):
-    limit = 2 * BLOCK + occupied_by(100_000)
-    with StoreReader(store, folder, limit) as reader:
-        assert reader.use([8, 4, 0, 1]) == [0, 1, 4, 8]
-        assert reader.use([8, 4, 0, 1]) == [0, 1]  # 4 needs two blocks
-        assert reader.use() == [0, 1, 2, 3, 5, 6, 7, 9]
-        assert folder.occupied() == folder.counted() == limit
-        assert reader.use([4, 8]) == []
-    with StoreReader(store, folder, limit + BLOCK) as reader:
-        assert reader.use([8, 4, 0, 1]) == [0, 1]
-        assert reader.use([8, 4, 0, 1]) == [1]
-
-
-def test_a_damaged_entry_makes_room(store, folder):
-    with StoreReader(store, folder, occupied_by(100_000)) as reader:
-        reader.use([8])
-        tick()
-        os.truncate(folder.entries()[0], 0)
-        assert reader.use([8]) == [8]
-        assert reader.use([8]) == []
+from tests.kit.objects.cached import ALL, BLOCK, DAY, Store, StoreReader, fill, occupied_by
 
 
 def test_four_processes_keep_to_one_limit(folder):

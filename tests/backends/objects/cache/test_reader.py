@@ -12,14 +12,7 @@ from dali_storage.contract.errors import BackendUnavailable, ObjectReplacedError
 from dali_storage.testing import SnapshotRangeTests, SnapshotReaderTests
 from dali_storage.testing.reading import in_lane, read
 from tests.kit.file_reading import yielding
-from tests.kit.objects.cached import (
-    ALL,
-    flip,
-    nothing_is_left,
-    one_warning,
-    settle,
-    tick,
-)
+from tests.kit.objects.cached import ALL, flip, nothing_is_left, one_warning, settle, tick
 from tests.kit.objects.client import FOR_EVER, Served, publish, unlisted
 
 
@@ -146,20 +139,3 @@ def test_without_google_crc32c_only_the_cache_is_refused(listed, store, folder, 
         ObjectStoreReader(listed, cache=folder)
     assert "dali-storage[object-store]" in caught.value.remedy
     assert not folder.exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cache_bytes": 1 << 30}, "cache_bytes needs the option cache"),
-        ({"cache": "x", "check": False}, "cache needs check=True"),
-        ({"cache": ""}, "cache must be the path of a directory, not ''"),
-        ({"cache": "a\0b"}, "cache must be the path of a directory, not 'a.x00b'"),
-        ({"cache": 17}, "cache must be the path of a directory, not 17"),
-    ],
-)
-def test_wrong_options_of_a_cache_are_refused(store, tmp_path, monkeypatch, options, message):
-    monkeypatch.chdir(tmp_path)
-    with nothing_is_left(tmp_path), pytest.raises(ValueError, match=message):
-        ObjectStoreReader(store.catalog, **options)
-    assert not list(tmp_path.iterdir())
