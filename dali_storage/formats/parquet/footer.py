@@ -6,7 +6,6 @@ asked for one that is encrypted or damaged.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,11 +24,7 @@ _END = struct.Struct("<I4s")  # the bytes of the footer, and the magic number
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _TAIL = 1 << 16  # bytes at the end of a file, which are read first
 _CODECS = "UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW"
-_ENCODINGS: dict[Any, str] = {
-    5: "DELTA_BINARY_PACKED",
-    6: "DELTA_LENGTH_BYTE_ARRAY",
-    7: "DELTA_BYTE_ARRAY",
-}
+_DELTA = {5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY", 7: "DELTA_BYTE_ARRAY"}
 _STORED = {0, 2, 3, 4, 8}  # encodings: PLAIN, of levels, and indices into a dictionary
 _BYTES = {"BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"}
 _WRONG = LookupError, OSError, RecursionError, TypeError, ValueError, pa.ArrowException
@@ -56,16 +51,6 @@ class Footer(NamedTuple):
         """The names of all columns that have values, as pyarrow's `path_in_schema`."""
         schema = self.metadata.schema
         return [schema.column(number).path for number in range(len(schema))]
-
-    @property
-    def features(self) -> dict[str, Any]:
-        """The features that the package datasets has written into the schema; or none."""
-        text = (self.metadata.metadata or {}).get(b"huggingface")
-        try:
-            found = json.loads(text)["info"]["features"] if text else {}
-        except (KeyError, RecursionError, TypeError, ValueError):
-            found = {}
-        return found if isinstance(found, dict) else {}
 
 
 def read_footer(read: Read, nbytes: int) -> Footer:
@@ -146,9 +131,9 @@ def leaf_of(footer: Footer, number: int) -> Leaf:
     """
     about, chunks = footer.metadata.schema.column(number), chunks_of(footer, number)
     for it in chunks:
-        how = [codec_name(it.codec)] if it.codec else sorted(it.encodings - _STORED)
-        if how:
-            what = ", ".join(_ENCODINGS.get(each, str(each)) for each in how)
+        how = [_DELTA.get(each, str(each)) for each in sorted(it.encodings - _STORED)]
+        if it.codec or how:
+            what = codec_name(it.codec) if it.codec else ", ".join(how)
             raise ValueError(
                 f"the values of the column {about.path!r} are not in the file as they are ({what});"
                 " write them without compression and PLAIN (pyarrow: compression='none', "
