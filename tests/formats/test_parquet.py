@@ -1,6 +1,7 @@
 """Where the values of columns of Parquet files are. The oracle is pyarrow's own reading."""
 
 import os
+import struct
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dali_storage.formats.parquet import catalog
+from dali_storage.formats.parquet import catalog, pages
 from tests.kit.tables import write_table
 from tests.kit.tiers import by_tier
 
@@ -107,10 +108,13 @@ def test_flipped_bits_are_refused_or_give_places_within_the_file(tmp_path):
             group = metadata.row_group(random.randrange(metadata.num_row_groups)).column(1)
             first = group.dictionary_page_offset or group.data_page_offset
             at = random.randrange(first, first + group.total_compressed_size)
+            if random.random() < 0.5:  # mostly in the footer
+                at = len(content) - 1 - random.randrange(metadata.serialized_size + 100)
+                at = max(at, 0)
             flipped = bytes([content[at] ^ 1 << random.randrange(8)])
             path.write_bytes(content[:at] + flipped + content[at + 1 :])
             try:
-                table = catalog.find([os.fsencode(path)], [name], missing="empty")
+                table = catalog.find([os.fsencode(path)], [name], "id", missing="empty")
             except ValueError as error:
                 seen["refused" if str(path) in str(error) else str(error)] += 1
             else:
@@ -118,3 +122,82 @@ def test_flipped_bits_are_refused_or_give_places_within_the_file(tmp_path):
                 seen["found"] += 1
     assert {*seen} == {"refused", "found"}
     assert min(seen.values()) > 50
+
+
+# --- pages made by hand, as the format says -----------------------------------------------------
+
+
+def number(value, field=b"\x15"):
+    """A field of Thrift's compact protocol that is the next one: an integer, in zigzag."""
+    parts, rest = bytearray(), value << 1
+    while rest > 127:
+        parts.append(rest & 127 | 128)
+        rest >>= 7
+    return field + bytes(parts) + bytes([rest])
+
+
+def page(values, levels=b"", *, more=b"", coding=3, kind=0, extra=b"", count=None):
+    """A data page v1 (or of another kind) of plain values, with `more` after them."""
+    body = levels + b"".join(struct.pack("<I", len(it)) + it for it in values) + more
+    head = number(kind) + number(len(body)) + number(len(body))
+    inner = number(len(values) if count is None else count)
+    inner += number(0) + number(coding) + number(coding) + extra
+    return head + b"\x2c" + inner + b"\0\0" + body
+
+
+def walked(content, rows, level=0):
+    chunks = [pages.Chunk(0, len(content), rows, 0, frozenset())]
+    leaf = pages.Leaf("x", level, 0, chunks)
+
+    def run(walks):
+        return pages.in_turn(walks, lambda at, size: content[at : at + size])
+
+    starts, sizes = pages.find(leaf, run, 64)
+    places = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return [None if size < 0 else content[start : start + size] for start, size in places]
+
+
+VALUES = [b"one", b"", b"three" * 50]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        page(VALUES),
+        page(VALUES, more=bytes(8)),  # of fastparquet, which also codes missing levels as 4
+        page(VALUES, coding=4),
+        page([], kind=1, more=b"index") + page(VALUES[:1]) + page(VALUES[1:]),
+        page(VALUES, extra=b"\x1c\x18\xf0\x2e" + b"s" * 6000 + b"\0"),  # statistics
+        page(VALUES, extra=b"\x19\xf5\x10" + b"\x02" * 16 + b"\x17" + bytes(8) + b"\x11\x13\x07"),
+    ],
+    ids=["plain", "zeros", "no levels", "two pages", "long header", "fields of all types"],
+)
+def test_pages_are_read_as_the_format_says(content):
+    assert walked(content, 3) == VALUES
+
+
+def test_levels_are_runs_or_groups_of_bits():
+    run, bits = b"\x06\x01\x02\x00", b"\x03\x07"  # 3 times 1, then 0; 1 1 1 0 0 ...
+    for coded in (run, bits):
+        levels = struct.pack("<I", len(coded)) + coded
+        assert walked(page(VALUES, levels, count=4), 4, level=1) == [*VALUES, None]
+
+
+BAD = {
+    "nine zeros": (page(VALUES, more=bytes(9)), 0, "do not add up to its size"),
+    "eight others": (page(VALUES, more=b"1" * 8), 0, "has more bytes than its values"),
+    "coded levels": (page(VALUES, coding=4), 1, "the levels of the page at 0 are coded as 4"),
+    "other rows": (page([*VALUES, b""]), 0, "have other values than the footer says"),
+    "fewer rows": (page(VALUES[1:]), 0, "1 values are missing in the pages that end at"),
+    "a page of pages": (b"\x1c" * 5000, 0, "the page header at 0 is wrong"),
+    "long number": (b"\x15" + b"\xff" * 11, 0, "a number has more than 64 bits"),
+    "empty run": (page(VALUES, b"\x02\0\0\0\0\1"), 1, "a run is empty, or beyond the end"),
+    "short levels": (page(VALUES, b"\x01\0\0\0\x80"), 1, "of the page at 0 end early"),
+    "very many values": (page([], count=3), 0, "the page at 0 has fewer bytes than 3 values"),
+}
+
+
+@pytest.mark.parametrize(("content", "level", "message"), BAD.values(), ids=BAD)
+def test_pages_that_contradict_themselves_are_refused(content, level, message):
+    with pytest.raises(ValueError, match=message):
+        walked(content, 3, level)
