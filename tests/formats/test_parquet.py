@@ -145,6 +145,16 @@ def page(values, levels=b"", *, more=b"", coding=3, kind=0, extra=b"", count=Non
     return head + b"\x2c" + inner + b"\0\0" + body
 
 
+def indices(body, levels):
+    """A dictionary of two values, and a page v2 of indices that claims `levels` bytes of levels."""
+    values = b"".join(struct.pack("<I", 1) + it for it in (b"a", b"b"))
+    head = number(2) + number(len(values)) + number(len(values))
+    dictionary = head + b"\x4c" + number(2) + number(0) + b"\0\0" + values
+    head = number(3) + number(len(body)) + number(len(body))
+    inner = number(3) + number(0) + number(3) + number(8) + number(levels) + number(0)
+    return dictionary + head + b"\x5c" + inner + b"\0\0" + body
+
+
 def walked(content, rows, level=0):
     chunks = [pages.Chunk(0, len(content), rows, 0, frozenset())]
     leaf = pages.Leaf("x", level, 0, chunks)
@@ -183,7 +193,18 @@ def test_levels_are_runs_or_groups_of_bits():
         assert walked(page(VALUES, levels, count=4), 4, level=1) == [*VALUES, None]
 
 
+def test_indices_lead_to_the_values_of_the_dictionary():
+    run = b"\x06\x01"  # 3 times 1
+    for coded, found in ((b"\x01\x03\x05", b"bab"), (b"\x01" + run, b"bbb"), (b"\0", b"aaa")):
+        values = [found[n : n + 1] for n in range(3)]
+        assert walked(indices(coded, 0), 3) == values
+        assert walked(indices(run + coded, 2), 3, level=1) == values
+
+
 BAD = {
+    "levels beyond the page": (indices(b"\x01\x03\x05", 99), 0, "values beyond its end"),
+    "index beyond": (indices(b"\x02\x03\x08\0", 0), 0, "an index beyond its dictionary"),
+    "wide indices": (indices(b"\x21\x03" + bytes(99), 0), 0, "integers of 33 bits"),
     "nine zeros": (page(VALUES, more=bytes(9)), 0, "do not add up to its size"),
     "eight others": (page(VALUES, more=b"1" * 8), 0, "has more bytes than its values"),
     "coded levels": (page(VALUES, coding=4), 1, "the levels of the page at 0 are coded as 4"),

@@ -204,8 +204,8 @@ def _described(fields: Fields, header: Compact, at: int, end: int) -> _Page:
 
 def _bytes(page: _Page, at: int, size: int) -> Walk[bytes]:
     """Read bytes of a page, unless they came with its header."""
-    if at + size > page.end:
-        raise ValueError(f"the page at {page.base:,} has {size:,} bytes at {at:,}, beyond its end")
+    if size < 0 or at + size > page.end:  # less than nothing is left after wrong levels
+        raise ValueError(f"the page at {page.base:,} has levels or values beyond its end")
     known = page.head[at - page.base :][:size]
     data = known if len(known) == size else (yield at, size)
     if len(data) < size:
