@@ -53,7 +53,7 @@ def parquet(
             points.
         index_paths: an index for each file, made by `python -m dali_storage index`. None: the
             lengths of all values are read when the reader is made; of objects by up to 64 requests
-            at once, about one for each large value.
+            at once for each of 4 files, about one for each large value.
         missing: for rows without a value in one of `columns`. "error": they are refused. "skip":
             they are left out. "empty": the value is empty.
         shuffle: "samples": all rows are shuffled among each other, as in `readers.file`. "dali":

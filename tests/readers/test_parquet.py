@@ -131,6 +131,46 @@ def test_rows_without_values_are_refused_left_out_or_empty(tmp_path):
     assert [it for it, _ in rows(path, missing="empty")[0]] == [b"a", b"", b"", b"", b"b"]
 
 
+def test_tables_are_mixed(tmp_path):
+    files = [tmp_path / "1", tmp_path / "2"]
+    for number, file in enumerate(files):
+        write_table(file, table(images(3 * number + 2, number), [number] * (3 * number + 2)))
+    sources = {file.name: {"paths": file} for file in files}
+    given = {"sources": sources, "reader": "parquet", "labels": "own", "shuffle": False}
+    with batches(readers.mix, batch_size=7, pad_last_batch=True, **given) as found:
+        ((data, label),) = [batch.outputs for batch in found]
+    for number, count in ((0, 2), (1, 5)):
+        its = [bytes(it) for it, which in zip(data, label, strict=True) if which == number]
+        assert its == [it["bytes"] for it in images(count, number)]
+
+
+def test_a_shuffled_epoch_goes_on_with_other_ranks(tmp_path):
+    files = [tmp_path / "1", tmp_path / "2"]
+    for number, file in enumerate(files):
+        write_table(file, table(images(16, number), range(16 * number, 16 * number + 16)))
+
+    def rank(batch_size, **more):
+        order = {"shuffle_after_epoch": True, "seed": 3, "pad_last_batch": True}
+        return build(readers.parquet, batch_size, {}, paths=files, name="R", **order, **more)
+
+    def take(pipeline, count):
+        outputs = [pipeline.run() for _ in range(count)]
+        return [
+            (int(np.asarray(label[n])[0]), bytes(np.asarray(data[n])))
+            for data, label in outputs
+            for n in range(len(data))
+        ]
+
+    first = rank(4)
+    seen = take(first, 3)
+    state = json.loads(json.dumps(readers.state(first, "R")))
+    for shard in range(2):
+        seen += take(rank(5, shard_id=shard, num_shards=2, resume=state), 2)
+    whole = dict(enumerate(it["bytes"] for number in range(2) for it in images(16, number)))
+    assert [label for label, _ in seen] != [*range(32)]
+    assert sorted(seen) == sorted(whole.items())
+
+
 # --- what is refused ----------------------------------------------------------------------------
 
 PATHS = "'id', 'image.bytes', 'image.path', 'label', 'pair.left', 'tags.list.element', 'text'"

@@ -26,7 +26,7 @@ from .pages import find as find_values
 
 _T = TypeVar("_T")
 
-_FILES = 16  # at once: each waits for the storage most of the time
+_FILES, _OBJECTS = 16, 4  # at once: each waits for the storage most of the time
 _BLOCK, _REMOTE_BLOCK = 1 << 16, 1 << 18  # bytes, read at a time where values are small
 
 
@@ -97,7 +97,7 @@ def find(
         starts, sizes = (np.stack(its, axis=1) for its in zip(*places, strict=True))
         return _chosen(_Rows(starts, sizes, labels), columns, missing)
 
-    with ThreadPoolExecutor(_FILES) as pool:
+    with ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS) as pool:
         rows = [*pool.map(partial(_about, paths, rows_of), range(len(paths)))]
     counts = np.array([len(it.sizes) for it in rows])
     if not counts.any():
@@ -176,10 +176,8 @@ def _opened(
         def ask(places: Sequence[Request]) -> list[bytes]:
             return [*files.parts(catalog, [(file, *place) for place in places])]
 
-        yield (
-            _Source(ask, lambda walks: at_once(walks, ask), _REMOTE_BLOCK),
-            int(catalog.sizes[file]),
-        )
+        source = _Source(ask, lambda walks: at_once(walks, ask), _REMOTE_BLOCK)
+        yield source, int(catalog.sizes[file])
         return
     path = catalog.file_path(file)
     with open_regular(path) as opened:
@@ -206,10 +204,8 @@ def _chosen(rows: _Rows, columns: Sequence[str], missing: str) -> _Rows:
         return rows
     if missing == "error":
         row, column = np.argwhere(lacking)[0].tolist()
-        what = (
-            f"row {row} has no value in {columns[column]!r} ({np.count_nonzero(some):,} rows lack"
-        )
-        raise ValueError(f"{what} one); give missing='skip' or missing='empty'")
+        what = f"row {row} has no value in {columns[column]!r} ({some.sum():,} rows lack one)"
+        raise ValueError(f"{what}; give missing='skip' or missing='empty'")
     if missing == "empty":
         starts, sizes = (np.where(lacking, 0, it) for it in (rows.starts, rows.sizes))
         return _Rows(starts, sizes, rows.labels)
