@@ -16,8 +16,8 @@ PYTHON_VENV := .venv-dali-newest-python
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
-NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
-NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
+NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk exportfs ip tc
+NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk nfs-kernel-server iproute2
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
