@@ -17,8 +17,8 @@ DOCS_VENV := .venv-docs
 RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
-NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk
-NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk
+NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk exportfs ip tc
+NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk nfs-kernel-server iproute2
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
@@ -31,7 +31,7 @@ $(VENV)/demo: PACKAGES = -e '.[bench,object-store]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
-$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
+$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pyarrow pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
 $(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
 $(DOCS_VENV)/installed: PACKAGES = -e '.[docs]'
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools

@@ -139,6 +139,8 @@ class ObjectStoreReader(Reader):
         self._objects = VersionedObjects(catalog, self._stores, self._requests, check)
         required, parts = transport == "own", (self._stores, self._requests)
         self._own = OwnClient(*parts, required=required) if transport != "obstore" else None
+        if self._own:
+            self.choices = self._own.choices
 
     def __repr__(self) -> str:
         return f"<object-store: by {self.transport}>"

@@ -25,7 +25,7 @@ Row: TypeAlias = tuple[str, list[float]]
 
 def gains(page: str) -> list[Row]:
     """The situations of the table of docs/benchmarks.md."""
-    text = page.partition("<!-- gains -->")[2].partition("<!-- end of gains -->")[0]
+    text = page.partition("<!-- figures: gains -->")[2].partition("<!-- end of figures -->")[0]
     found = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([\d.]+)(?: to ([\d.]+))? \|", text, re.M)
     return [
         (

@@ -28,6 +28,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 _TARS = "dali-webdataset,webdataset,webdataset-read"
 _RECORDS = "dali-tfrecord,tfrecord,tfrecord-read"
 RUNS = {
+    "gains": "compare --in twice,objects-30,cold,image,hot,tars",
     "files-cold": "compare --cold --seed 1",
     "files-hot": "compare --batches 1000",
     "containers-cold": "containers --cold --seed 1 --rounds 9",
@@ -36,6 +37,21 @@ RUNS = {
     "objects": "objects --url s3://files/train --seed 1 --batches 20",
 }
 """The options of benchmark.py, by the names of the tables."""
+_GAINS = {
+    "twice": (
+        "data of twice the memory",
+        {"python-file": "nothing", "python-file-direct": "`direct`"},
+    ),
+    "objects-30": ("S3, 30 ms to the first byte", {"object-store": "nothing"}),
+    "cold": ("cold, a real disk", {"python-file": "nothing", "python-file-direct": "`direct`"}),
+    "image": (
+        "cold, ext4 in memory",
+        {"python-file": "nothing", "python-file-direct": "`direct`", "block": "`block`"},
+    ),
+    "hot": ("hot, files", {"python-file": "nothing", "decoded": "nothing, decoded on the CPU"}),
+    "tars": ("hot, tars", {"webdataset": "nothing", "webdataset-read": '`io="read"`'}),
+}
+"""The situations of the first table, and their readers by what a user writes for them."""
 _COLUMNS = {"images/s": "img_per_s", "CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms"}
 _COLUMNS |= {"x dali": "ratio", "quartiles": "ratio_q1", "CPU x": "cpu_ratio"}
 
@@ -57,7 +73,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if measured is None:
             failed.append(name)
         else:
-            text = replaced(PAGE.read_text(encoding="utf-8"), name, table(measured, command))
+            made = (gains if name == "gains" else table)(measured, command)
+            text = replaced(PAGE.read_text(encoding="utf-8"), name, made)
             PAGE.write_text(text, encoding="utf-8")
     if failed:
         print(f"figures: as they were: {', '.join(failed)}", file=sys.stderr)
@@ -77,24 +94,55 @@ def replaced(page: str, name: str, table: str) -> str:
     return "".join([*parts[:2], table, *parts[2:]])
 
 
+def commit() -> str:
+    """The version of the checkout."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def gains(measured: Mapping[str, Any], command: Sequence[str]) -> str:
+    """The table of all situations."""
+    found = measured["situations"]
+    rows = [["situation", "option", "x", "quartiles", "CPU x"]]
+    for name, (title, readers) in _GAINS.items():
+        for reader, option in readers.items():
+            if (
+                figures := found.get(name, {"readers": {}})["readers"]
+                .get(reader, {})
+                .get("summary")
+            ):
+                keys = ("ratio", "ratio_q1", "cpu_ratio")
+                rows.append([title, option, *(_shown(key, figures) for key in keys)])
+    return _head(next(iter(found.values())), command) + _rows(rows)
+
+
 def table(measured: Mapping[str, Any], command: Sequence[str]) -> str:
     """The table of a benchmark, below its date, machine and command."""
-    machine, settings = measured["environment"], measured["settings"]
     legs = {name: leg["summary"] for name, leg in measured["readers"].items() if leg["summary"]}
-    head = (
-        "{date}. {cpu}, {cores} cores, Linux {kernel}, {file_system}; Python {python}, DALI "
-        "{dali}. `python benchmark.py {command}`: {rounds} rounds, batches of {batch_size}, "
-        "{threads} threads. Read, not decoded.\n\n"
-    ).format(
-        **machine | settings | {"kernel": machine["kernel"].partition("-")[0]},
-        date=machine["time"][:10],
-        command=" ".join(command),
-    )
     rows = [["reader", *_COLUMNS]]
     for name, figures in legs.items():
         rows.append([f"`{name}`", *(_shown(key, figures) for key in _COLUMNS.values())])
+    return _head(measured, command) + _rows(rows)
+
+
+def _head(measured: Mapping[str, Any], command: Sequence[str]) -> str:
+    machine, settings = measured["environment"], measured["settings"]
+    return (
+        "{date}, {commit}. {cpu}, {cores} cores, of which other programs took {others:.0%}, Linux "
+        "{kernel}, {file_system}; Python {python}, DALI {dali}. `python benchmark.py {command}`: "
+        "{rounds} rounds, batches of {batch_size}, {threads} threads. Read, not decoded.\n\n"
+    ).format(
+        **machine | settings | {"kernel": machine["kernel"].partition("-")[0]},
+        date=machine["time"][:10],
+        commit=commit(),
+        others=max(machine["busy"].values()),
+        command=" ".join(command),
+    )
+
+
+def _rows(rows: Sequence[Sequence[str]]) -> str:
     first, *others = (f"| {' | '.join(row)} |\n" for row in rows)
-    return head + first + "|---" * len(rows[0]) + "|\n" + "".join(others)
+    return first + "|---" * len(rows[0]) + "|\n" + "".join(others)
 
 
 def _shown(key: str, figures: Mapping[str, float | None]) -> str:

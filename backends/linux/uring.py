@@ -190,7 +190,8 @@ class Ring:
                     since = time.monotonic()
                 elif time.monotonic() - since >= _STALL_S:
                     # A pipe in place of a file may have a writer that writes nothing, for which the
-                    # kernel waits despite O_NONBLOCK. So what can be cancelled is cancelled.
+                    # kernel waits despite O_NONBLOCK. So what can be cancelled is cancelled: also
+                    # opens that wait for the grace period of an NFS server, which lose nothing.
                     cancel = np.zeros(8, np.int64)  # struct io_uring_sync_cancel_reg
                     cancel[1] = _CANCEL_ALL << 32
                     with suppress(OSError):  # there is nothing to cancel

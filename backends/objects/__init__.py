@@ -9,7 +9,7 @@ In the order to read:
     versions     requests for objects, compared with their listed versions
     pool         concurrent requests of all lanes, which are `calls`, at the `pace` of the store
     threads      the engine of obstore: retries and hedging
-    errors       obstore's errors as ours
+    errors       obstore's errors as ours, which name its proxy: `proxies`
     http/        the other engine: a client of our own
     cache/       samples on a local disk
 

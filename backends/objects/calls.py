@@ -23,6 +23,7 @@ class Call(Generic[Item, Answer]):
         ask: requests an item, and returns the answer.
         items: n items.
         places: n places for the bytes of items, for a client that writes to these itself.
+        then: by positions, what gets True on the first answer to an item, or False on an error.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Call(Generic[Item, Answer]):
         places: Sequence[memoryview] = (),
     ) -> None:
         self.ask, self.items, self.places = ask, items, places
+        self.then: dict[int, Callable[[bool], object]] = {}
         self._pending = dict.fromkeys(range(len(items)))  # positions without an answer
         self._began: dict[int, float] = {}  # first requests, of items that may be hedged
         self._answers: deque[tuple[int, Any]] = deque()
@@ -56,6 +58,8 @@ class Call(Generic[Item, Answer]):
         if self._pending.pop(position, self) is None:
             self._answers.append((position, answer))
             failed = isinstance(answer, BaseException)
+            if then := self.then.pop(position, None):
+                then(not failed)
             if failed or not self._pending or len(self._answers) >= _TOGETHER:
                 self.ring()
 

@@ -16,6 +16,7 @@ import re
 from obstore import exceptions
 
 from ...contract.errors import ObjectReplacedError
+from .proxies import proxy_of
 
 NO_CREDENTIALS = (
     "no credentials were found; set them in the environment, or in the configuration of the "
@@ -68,7 +69,9 @@ _SIZED = f"{_PLAIN}, and chunked answers"
 _MALFORMED = errno.EPROTO, f"the server sent a malformed answer; {_ON_THE_WAY}"
 _NO_RANGES = errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"
 _OTHER_RANGE = errno.EIO, f"the server sent a different byte range than requested; {_ON_THE_WAY}"
+_OTHER_HOST = "the certificate of the endpoint is for another host name; check its URL"
 _CAUSES = {
+    "NotValidForName": (errno.EPROTO, _OTHER_HOST),
     "InvalidCertificate": (errno.EPROTO, f"certificate of the endpoint cannot be verified; {_CA}"),
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects in a loop; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
@@ -78,6 +81,7 @@ _CAUSES = {
     "RangeNotSupported": _NO_RANGES,
     "ContentRange": (errno.EPROTO, f"the server sent no valid Content-Range; {_ON_THE_WAY}"),
     "MissingContentLength": (errno.EPROTO, f"the server sent no Content-Length; {_SIZED}"),
+    "InvalidContentLength": _MALFORMED,
     "chunk size": _MALFORMED,
     "Parse(": _MALFORMED,
     "InvalidListResponse": (
@@ -202,13 +206,25 @@ def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
         return errno.EREMOTE, f"the bucket is in {where}; set region, or AWS_REGION"
     if failure.code in _CODES:
         return _CODES[failure.code]
+    asked = failure.endpoint and proxy_of(failure.endpoint)
+    by = f"; obstore asked by {asked}" if asked else ""
     if failure.status:
         number, what = _STATUSES.get(failure.status, _FAILED)
-        return number, f"{what} ({failure.status} {failure.code}".rstrip() + ")"
+        return number, f"{what} ({failure.status} {failure.code}".rstrip() + f"){by}"
     other = errno.EIO, f"obstore failed: {type(error).__name__}"
     causes = (meaning for cause, meaning in _CAUSES.items() if cause in failure.text)
     number, what = next(causes, _KINDS.get(failure.kind, other))
-    return number, what.replace("the endpoint", f"the endpoint {failure.endpoint}".rstrip(), 1)
+    return number, what.replace("the endpoint", f"the endpoint {failure.endpoint}".rstrip(), 1) + by
+
+
+def quoted(tag: bytes) -> bytes:
+    """An ETag in quotes, which some servers, and Azure's lists, leave out."""
+    return tag if tag.endswith(b'"') or not tag else b'"%s"' % tag
+
+
+def same(version: bytes, other: bytes) -> bool:
+    """Compare versions weakly (RFC 9110, 8.8.3.2): some servers weaken an ETag on the way."""
+    return version.removeprefix(b"W/") == other.removeprefix(b"W/")
 
 
 def compare(url: bytes, is_now: tuple[int, bytes], was: tuple[int, bytes]) -> None:
@@ -216,6 +232,6 @@ def compare(url: bytes, is_now: tuple[int, bytes], was: tuple[int, bytes]) -> No
 
     Both arguments are (size in bytes, version). A store that ignores If-Match sends any version.
     """
-    if is_now != was:
+    if is_now[0] != was[0] or not same(is_now[1], was[1]):
         sizes = f"{was[0]} bytes, now {is_now[0]}" if is_now[0] != was[0] else "the same size"
         raise ObjectReplacedError(url, f"the object was replaced ({sizes}); {_AGAIN}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -25,6 +26,7 @@ class Pace:
         self.most, self.few, self.times = most, min(_FEW, most), Times()
         self._permits = SimpleQueue[None]()
         self._wake: Callable[[], None] | None = None
+        self._rest = 0.0  # until when
         self._recent: deque[float] = deque(maxlen=_FEW)  # seconds; empty before the first answer
         self.end()
 
@@ -32,6 +34,15 @@ class Pace:
     def reached(self) -> bool:
         """True once the store has answered."""
         return bool(self._recent)
+
+    @property
+    def resting(self) -> float:
+        """Seconds in which no request begins."""
+        return max(self._rest - time.monotonic(), 0.0)
+
+    def rest(self, seconds: float) -> None:
+        """Begin no request for some seconds, as the store has told."""
+        self._rest = max(self._rest, time.monotonic() + seconds)
 
     def take(self) -> None:
         """Wait for a permit."""

@@ -36,7 +36,7 @@ class RequestPool:
             hedge: seconds without a response after which a request is sent once more. None: never.
             renewed: whether the keys of a failed request, sent at a time, are replaced now.
         """
-        self.pace, self._hedge = Pace(most), hedge
+        self.pace, self.retry, self._hedge = Pace(most), retry, hedge
         twins = 0 if hedge is None else max(round(most * _EXTRA), 1)
         self._threads = RequestThreads(self.pace, retry, twins, renewed)
         self._calls: set[Call[Any, Any]] = set()  # running ones
@@ -156,7 +156,7 @@ class RequestPool:
             return
         while not call.wait(min(max(self._hedge / 4, 0.005), _LOOK)):
             most = max(int(self._asked * _EXTRA), 1) - self.hedged
-            if not self._threads.retries:
+            if not (self._threads.retries or self.pace.resting):
                 for position in call.late(time.monotonic() - self._hedge, most):
                     self.hedged += 1
                     self._threads.hedge(call, position)

@@ -257,7 +257,13 @@ def split(url: bytes) -> tuple[str, str, str]:
         return scheme, bucket, key
     if not _is_service(f"{scheme}://{bucket}"):
         _refuse(url, "has no valid host name")
-    return scheme, bucket, unquote(key)
+    try:
+        found = unquote(key, errors="strict")
+    except UnicodeDecodeError:
+        _refuse(url, "has escapes that are not UTF-8; rename the object")
+    if "%2f" in key.lower():
+        _refuse(url, "has the escape %2F, which obstore sends as '/'; rename the object")
+    return scheme, bucket, found
 
 
 def _refuse(url: bytes, what: str) -> NoReturn:

@@ -117,23 +117,31 @@ class RequestThreads:
             self._pace.note("hedge", time.monotonic() - asked)
             del call
 
+    def _wait(self, seconds: float) -> bool:
+        """Wait for some seconds, or until the end; return True at the end."""
+        with contextlib.suppress(Empty):
+            self._closing.put(self._closing.get(timeout=seconds))
+            return True
+        return False
+
     def _ask(self, call: Call[Any, Any], position: int) -> Any:
         """Retry until there is an answer, a permanent error, or no need any more."""
         thread, pause = threading.get_ident(), _FIRST_PAUSE
         began = call.begin(position)
         try:
+            if rest := self._pace.resting:
+                self._wait(rest)
             while call.needs(position):
                 asked = time.monotonic()
                 try:
                     answer = call.ask(call.items[position])
                 except BaseException as error:
                     again = retryable(error, self._pace.reached) or self._renewed(error, asked)
-                    seconds = pause * random.uniform(0.5, 1)
+                    seconds = max(pause * random.uniform(0.5, 1), self._pace.resting)
                     if not again or time.monotonic() + seconds > began + self._retry:
                         raise
                     self._retrying.add(thread)
-                    with contextlib.suppress(Empty):
-                        self._closing.put(self._closing.get(timeout=seconds))
+                    if self._wait(seconds):
                         raise
                     self._pace.note("retry", time.monotonic() - asked)
                     pause = min(2 * pause, _LONGEST_PAUSE)

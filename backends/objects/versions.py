@@ -16,7 +16,7 @@ from ...contract.reader import Batch
 from ...contract.remote import Versions
 from ..files.containers import outside_error
 from .calls import Client
-from .errors import ShortBodyError, compare, mapped
+from .errors import ShortBodyError, compare, mapped, quoted
 from .pool import RequestPool
 from .store import Store, Stores, get, head
 
@@ -175,7 +175,7 @@ def _name(piece: ObjectPart) -> str:
 def version_of(meta: ObjectMeta) -> bytes:
     """The version of an object's content: the ETag or, without one, the time of modification."""
     if tag := str(meta["e_tag"] or ""):
-        return (tag if tag.endswith('"') else f'"{tag}"').encode()  # Azure's list has no quotes
+        return quoted(tag.encode())
     modified = meta["last_modified"]
     return f"modified {modified.isoformat()}".encode() if modified.timestamp() else b""
 

@@ -28,7 +28,7 @@ import numpy as np
 from dali_storage.contract.errors import BackendUnavailable
 
 from ..environment import is_cold, usable_cores
-from ..figures import ROOT, replaced
+from ..figures import ROOT, commit, replaced
 from . import names
 from .workloads import WORKLOADS, Workload, tfrecord_sample, write_tfrecords
 
@@ -178,10 +178,9 @@ def _measure(data: _Data, leg: str, ranks: int) -> dict[str, Any]:
     seen = {_sum(each) for each in zip(*looked, strict=True)}
     gigabytes = wanted[1] / 1e9
     decoded = seen == {(0, 0, 0)} and "reader.reader_classname" not in more and "dlio-" in leg
-    revision = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
-        "commit": subprocess.run(revision, cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+        "commit": commit(),
         "cold": _evicted(data),
         "rate": statistics.median(each["rate"] for each in free),
         "sample_bytes": wanted[1] / wanted[2],

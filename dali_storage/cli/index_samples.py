@@ -22,12 +22,13 @@ from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.faces import explained
 from ..contract.objects import scheme
-from ..contract.remote import remote_of
+from ..contract.remote import Remote, remote_of
 from ..samples import discovery, index_file, listed
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
 _USAGE = """%(prog)s FILE... [-o DIR]
+       %(prog)s URL.parquet... -o DIR [--backend-option KEY=VALUE...]
        %(prog)s ROOT -o INDEX [options]
        %(prog)s --verify INDEX...
        %(prog)s --coco FILE -o DIR [options]"""
@@ -38,6 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for a root of samples."""
     group = parser.add_argument_group("samples", "for ROOT; filters as in readers.file")
     add_filters(group)
+    add_backend_options(group)
+
+
+def add_backend_options(group: argparse._ActionsContainer) -> None:
+    """Add the options of a backend, for URLs."""
     group.add_argument(
         "--backend-option",
         type=key_and_value,
@@ -121,10 +127,16 @@ def verify(words: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
+def remote(url: str, options: dict[str, Any]) -> Remote | None:
+    """Return the access to the store of a URL; ValueError if it has a password."""
+    location("URL", url)
+    backend = registry.configure(registry.choose(None, [os.fsencode(url)]), options)
+    return remote_of(backend, **options)
+
+
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if scheme(os.fsencode(root)):
-        backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
-        return listed.from_store(remote_of(backend, **options), root, **filters)
+        return listed.from_store(remote(root, options), root, **filters)
     if options:
         raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from queue import Empty, SimpleQueue
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeAlias
@@ -105,7 +105,7 @@ class Meter(Observer):
         since: when counting began, in nanoseconds.
         room: how far the reader reads ahead; None before it reads.
         bad: its bad samples.
-        choices: what the backend chose.
+        choices: what the backend chose; it may change.
         stall: the latest warnings; None before the first one.
     """
 
@@ -117,7 +117,7 @@ class Meter(Observer):
         self.requests: Durations | None = None
         self.room: Room | None = None
         self.bad: Sized = ()
-        self.choices: dict[str, str] = {}
+        self.choices: Mapping[str, object] = {}
         self.stall: Stall | None = None
         self.reset()
 
@@ -161,7 +161,7 @@ class Meter(Observer):
         """See `Observer`."""
         names = enumerate([*range(reader.lanes), "asking"])
         self.threads = [Timed(f"{self.name}:{it}", self.times, number) for number, it in names]
-        self.choices = {name: str(choice) for name, choice in reader.choices.items()}
+        self.choices = reader.choices
         self.room, self.bad = room, bad
         self.reset()
         self.requests = reader.times

@@ -176,7 +176,7 @@ def figures(observer: Observer) -> ReaderStatistics:
         times=times,
         ready_counts=tuple(ready) if meter.batches else (),
         slowest=tuple(SlowBatch(*it) for it in sorted(slow, reverse=True)[:SLOWEST]),
-        choices=meter.choices | _limits(meter.room),
+        choices={it: str(why) for it, why in dict(meter.choices).items()} | _limits(meter.room),
         seconds=(monotonic_ns() - meter.since) * _NS,
     ).of(meter)
 

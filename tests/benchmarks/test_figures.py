@@ -7,6 +7,7 @@ import pytest
 from benchmarks import arguments, figures
 
 SUMMARY = {"img_per_s": 1234.4, "cpu_s_per_gb": 0.5}
+RATIOS = {"ratio": 1.0, "ratio_q1": 0.9, "ratio_q3": 1.2, "cpu_ratio": 0.5}
 MEASURED = {
     "environment": {
         "time": "2026-01-02T03:04:05+00:00",
@@ -16,6 +17,7 @@ MEASURED = {
         "file_system": "ext4",
         "python": "3.11.7",
         "dali": "2.4.0",
+        "busy": {"at the start": 0.01, "during the run": 0.031},
     },
     "settings": {"rounds": 5, "batch_size": 64, "threads": 2},
     "readers": {
@@ -29,7 +31,8 @@ MEASURED = {
 def test_a_table_has_its_date_machine_and_command_and_the_legs_that_ran():
     table = figures.table(MEASURED, ["compare", "--cold"])
     head, _, columns, line, *rows = table.splitlines()
-    assert head.startswith("2026-01-02. Some CPU, 2 cores, Linux 6.1.2, ext4; Python 3.11.7, ")
+    assert head.startswith("2026-01-02, ")
+    assert " Some CPU, 2 cores, of which other programs took 3%, Linux 6.1.2, ext4; " in head
     assert "`python benchmark.py compare --cold`: 5 rounds" in head
     assert columns == "| reader | images/s | CPU s/GB | p99 ms | x dali | quartiles | CPU x |"
     assert line == "|---|---|---|---|---|---|---|"
@@ -37,6 +40,13 @@ def test_a_table_has_its_date_machine_and_command_and_the_legs_that_ran():
         "| `dali` | 1,234 | 0.50 | - | 1.00 | 0.90 to 1.20 | - |",
         "| `memory` | 1,234 | 0.25 | 2.00 | - | - | - |",
     ]
+
+
+def test_the_first_table_has_the_readers_of_each_situation_that_ran():
+    measured = {"situations": {"hot": MEASURED | {"readers": {"decoded": {"summary": RATIOS}}}}}
+    *_, columns, _, row = figures.gains(measured, ["compare"]).splitlines()
+    assert columns == "| situation | option | x | quartiles | CPU x |"
+    assert row == "| hot, files | nothing, decoded on the CPU | 1.00 | 0.90 to 1.20 | 0.50 |"
 
 
 def test_only_the_table_of_that_name_is_replaced():

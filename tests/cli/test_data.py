@@ -171,7 +171,10 @@ def test_objects_are_counted(server, monkeypatch, capsys):
         ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
         ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
         (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
-        ("x.tar.gz", "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; dec"),
+        (
+            "x.tar.gz",
+            "'{}' is not a tar, LMDB, Parquet or TFRecord file; it is compressed with gzip; dec",
+        ),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
         ("pipe", "[Errno 20] Not a directory: '{}'"),
     ],

@@ -5,6 +5,7 @@ In the order to read:
     transport    which requests are for it
     requests     their paths, headers and signatures
     traffic      which are sent when, on which connections
+    standing     when a server is left to obstore
     redirects    where web servers have their bytes
     connections  receive bodies at their destination
     answers      the one kind of answer that is taken

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
+
+from ..errors import quoted, same
 
 if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 # A lone CR or LF ends a line for some servers and proxies: no field may hide behind one.
 _FIELD = re.compile(
-    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|transfer-encoding)"
+    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|retry-after|transfer-encoding)"
     rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
     re.I,
 )
@@ -18,7 +23,14 @@ _LOCATION = re.compile(rb"[\r\n]location[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
-    """An answer for obstore to handle; a text says why it must handle all of this server."""
+    """An answer for obstore to handle; a text says why it must handle all of this server.
+
+    Attributes:
+        status: of an error; or "".
+        pause: seconds that the server tells all to wait; or 0.
+    """
+
+    status, pause = "", 0.0
 
 
 class Expired(Refused):
@@ -48,7 +60,7 @@ def check(head: bytes, piece: ObjectPart) -> bool:
         raise _refusal(head)
     found = _FIELD.findall(head)
     fields = {name.lower(): value for name, value in found}
-    if len(fields) < len(found) or b"\r\n " in head or b"\r\n\t" in head:
+    if len(fields) < len(found) or b"\n " in head or b"\n\t" in head:
         raise Refused("sends ambiguous headers")
     if b"transfer-encoding" in fields or b"content-length" not in fields:
         raise Refused("sends no plain Content-Length")
@@ -58,9 +70,10 @@ def check(head: bytes, piece: ObjectPart) -> bool:
         raise Refused("sends odd ranges")
     end = piece.start + piece.length - 1
     part = b"bytes %d-%d/%d" % (piece.start, end, piece.size)
-    if fields.get(b"content-range", part) != part or fields[b"content-length"] != length:
+    lengths = re.split(rb"[ \t]*,[ \t]*", fields[b"content-length"])  # RFC 9110, 8.6
+    if fields.get(b"content-range", part) != part or {*lengths} != {length}:
         raise Refused
-    if piece.version and fields.get(b"etag") != piece.version:
+    if piece.version and not same(quoted(fields.get(b"etag", b"")), piece.version):
         raise Refused
     return b"close" not in fields.get(b"connection", b"").lower()
 
@@ -69,8 +82,24 @@ def _refusal(head: bytes) -> Refused:
     """The reason why an answer with this status is not taken."""
     status = head[9:12]
     if status[:1] in b"45":
-        return Expired() if status in (b"401", b"403", b"410") else Refused()
+        error = Expired() if status in (b"401", b"403", b"410") else Refused()
+        error.status = status.decode("latin1")
+        if status in (b"429", b"503"):
+            error.pause = _pause(head)
+        return error
     locations = _LOCATION.findall(head)
     if status in (b"301", b"302", b"303", b"307", b"308") and len(locations) == 1:
         return Redirected(locations[0].decode("latin1"))
     return Refused("redirects" if status[:1] == b"3" else "sends odd statuses")
+
+
+def _pause(head: bytes) -> float:
+    """The seconds of a Retry-After; 0 without a valid one."""
+    after = {name.lower(): it for name, it in _FIELD.findall(head)}.get(b"retry-after", b"")
+    text = after.decode("latin1")
+    with suppress(ValueError):
+        at = (
+            float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
+        )
+        return max(at, 0.0)
+    return 0.0

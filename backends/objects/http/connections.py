@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 _LONGEST_HEAD = 8192  # bytes
+_END = re.compile(rb"\n\r?\n")  # RFC 9112, 2.2: a lone LF ends a line, too
 _STEP = 512  # bytes of a head received at once: those of the body among them must be copied
 
 
@@ -29,17 +31,28 @@ class Server(NamedTuple):
     timeout: float
     connecting: float
 
+    @property
+    def address(self) -> tuple[str, int]:
+        return self[:2]
+
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request for an item of a call, and the destination of the body, as long as the item."""
+    """A request for an item of a call, and the destination of the body, as long as the item.
+
+    Attributes:
+        first, began: when it was sent first, and last.
+        lent: obstore requests the item, too, with the permit.
+    """
 
     call: Call[ObjectPart, Any]
     position: int
     server: Server
     request: bytes
     body: memoryview
+    first: float = 0.0
     began: float = 0.0
+    lent: bool = False
 
 
 class Connection:
@@ -60,7 +73,12 @@ class Connection:
         self._job: Job | None = None
         self._body: memoryview | None = None  # once there is a head
         self._got = 0  # bytes of the head, then of the body
-        self._stays_open = False
+        self._stays_open = False  # after this answer or, before its head, the one before
+
+    @property
+    def silent(self) -> bool:
+        """True while there is no byte of the answer."""
+        return self._body is None and not self._got
 
     def send(self, job: Job) -> None:
         self._job, self._got = job, 0
@@ -74,7 +92,7 @@ class Connection:
                 if self.socket.send(job.request) == len(job.request):
                     return
         # Later, because `ended` may send, and fail, again.
-        self._loop.call_soon(self.end, job, ConnectionResetError())
+        self._loop.call_soon(self._lose, job, ConnectionResetError())
 
     def end(self, job: Job | None, error: Exception | None) -> None:
         """End a job, or an idle connection, unless it was closed meanwhile."""
@@ -84,9 +102,19 @@ class Connection:
                 self.close()
             self._ended(self, job, error)
 
+    def _lose(self, job: Job | None, error: Exception) -> None:
+        """End a job; or send it by a new connection, if the idle one was closed meanwhile."""
+        stale = self._stays_open and self.silent and isinstance(error, ConnectionError)
+        if stale and job and self._job is job:
+            self.close()
+            self.send(job)
+        else:
+            self.end(job, error)
+
     def close(self) -> None:
         """Forget the job. Nothing is received any more."""
         self._job = self._body = None
+        self._stays_open = False
         if self._opening:
             self._opening.cancel()
         if self.socket:
@@ -153,7 +181,7 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantReadError):
             pass
         except (OSError, Refused) as error:
-            self.end(self._job, error)
+            self._lose(self._job, error)
 
     def _receive_some(self) -> bool:
         """Receive a part of an answer; return True if there may be more."""
@@ -173,14 +201,14 @@ class Connection:
 
     def _check_head(self, job: Job, before: int) -> None:
         """Check the head if it is complete, and begin the body."""
-        end = self._head.find(b"\r\n\r\n", max(before - 3, 0), self._got)
-        if end < 0:
+        end = _END.search(self._head, max(before - 3, 0), self._got)
+        if not end:
             if self._got > _LONGEST_HEAD - _STEP:
                 raise Refused("sends long headers")
             return
-        self._stays_open = check(bytes(self._head[: end + 2]), job.call.items[job.position])
-        start, self._got = self._got, self._got - end - 4
+        self._stays_open = check(bytes(self._head[: end.start() + 1]), job.call.items[job.position])
+        start, self._got = self._got, self._got - end.end()
         if self._got > len(job.body):
             raise Refused
-        job.body[: self._got] = self._head[end + 4 : start]
+        job.body[: self._got] = self._head[end.end() : start]
         self._body = job.body

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
 
 import obstore
 from obstore.store import S3Store
 
 from ....contract.errors import BackendUnavailable
 from ..credentials import environment
+from ..proxies import proxy_of
 from ..roles import trust
 from .connections import Job, Server
 from .redirects import Web, WebJob
@@ -46,6 +46,10 @@ _KNOWN = re.compile(
 )
 """Variables known to leave our requests equal to obstore's; others may change requests."""
 
+_SIGNED = "authorization", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
+_FRAMING = {"connection", "content-length", "expect", "if-match", "range", "transfer-encoding"}
+"""Headers that are ours to send: they change which bytes come, or when they end."""
+
 _IMPLIED = "allow_http", "http1_only"
 _HONOURED: Mapping[str, Any] = {
     "allow_invalid_certificates": bool,
@@ -68,7 +72,7 @@ class Bucket:
 
     Attributes:
         base: the URL before the quoted key, in which the characters `plain` are not quoted.
-        headers: those of all requests.
+        headers: those of all requests, by names in lower case.
         sign: returns the headers shared by all requests made now, and one for each path; or None
             while there are no valid keys.
         web: a server whose redirects are followed.
@@ -76,7 +80,7 @@ class Bucket:
 
     base: str
     plain: str
-    headers: list[str]
+    headers: dict[str, str]
     server: Server
     sign: Signer | None
     web: Web | None
@@ -88,13 +92,14 @@ class Bucket:
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
         """Make n requests for pieces of the bucket, signed now; none while there are no keys."""
-        _, host, root, *_ = urlsplit(self.base)
+        root = urlsplit(self.base).path
         paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
         signatures = self.sign(paths) if self.sign else ([], [""] * len(paths))
         if signatures is None:
             return []
         shared, signed = signatures
-        first = "\r\n".join([" HTTP/1.1", f"Host: {host}", *self.headers, *shared])
+        given = [f"{name}: {value}" for name, value in self.headers.items()]
+        first = "\r\n".join([" HTTP/1.1", *given, *shared])
         requests = []
         for path, line, piece in zip(paths, signed, pieces, strict=True):
             text = f"GET {path}{first}\r\n{line}"
@@ -135,8 +140,11 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         base = url.removesuffix("key")
         if not anonymous:
             current = keys.current if keys else lambda: fixed and fixed.credential
-            sign = _signer(current, query.split("%2F")[2], urlsplit(base).netloc)
+            host = headers.get("host", urlsplit(base).netloc)
+            sign = _signer(current, query.split("%2F")[2], host)
+            headers = {name: headers[name] for name in headers if name not in _SIGNED}
     parts, find = urlsplit(base), _finder(options)
+    headers = {"host": parts.netloc} | headers  # first: redirects change it
     web = Web(parts, find) if scheme in ("http", "https") else None
     return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, find(parts), sign, web)
 
@@ -148,8 +156,8 @@ def _finder(options: Mapping[str, Any]) -> Callable[[SplitResult], Server]:
     contexts = list[ssl.SSLContext]()  # one, once it is needed
 
     def find(url: SplitResult) -> Server:
-        if {"all", url.scheme} & {*getproxies_environment()} and not proxy_bypass(url.netloc):
-            raise _only("uses the proxy of the environment")
+        if asked := proxy_of(url.geturl()):
+            raise _only(f"uses {asked}")
         if url.scheme != "https":
             return Server(url.hostname or "", url.port or 80, None, *seconds)
         if not contexts:
@@ -163,8 +171,8 @@ def _finder(options: Mapping[str, Any]) -> Callable[[SplitResult], Server]:
     return find
 
 
-def headers_of(options: Mapping[str, Any]) -> list[str]:
-    """The headers of all requests by obstore's client options.
+def headers_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of all requests by obstore's client options; as there, a name's last one counts.
 
     Raises:
         BackendUnavailable: only obstore honours an option; names the option.
@@ -173,8 +181,11 @@ def headers_of(options: Mapping[str, Any]) -> list[str]:
         if not (isinstance(value, _HONOURED.get(name, ())) or (name in _IMPLIED and value)):
             raise _only(f"honours client_options[{name!r}]")
     given = options.get("default_headers", {})
-    agent = f"User-Agent: {options.get('user_agent', 'dali_storage')}"
-    return [agent, *(f"{_text(name)}: {_text(given[name])}" for name in given)]
+    headers = {"user-agent": options.get("user_agent", "dali_storage")}
+    headers |= {_text(name).lower(): _text(value) for name, value in given.items()}
+    if odd := [*_FRAMING & {*headers}]:
+        raise _only(f"sends client_options['default_headers'][{odd[0]!r}]")
+    return headers
 
 
 def _signer(current: Callable[[], S3Credential | None], region: str, host: str) -> Signer:

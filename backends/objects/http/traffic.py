@@ -8,24 +8,38 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from .answers import Refused
 from .connections import Connection, Job, Server
 from .redirects import Redirects
+from .standing import PATIENCE, Standing
 
 if TYPE_CHECKING:
     from ..calls import Call
-    from ..pace import Pace
+    from ..pool import RequestPool
 
-_LONGEST_STEP = 1.0  # seconds between two looks for late answers
+_LONGEST_STEP = PATIENCE / 2  # seconds between two looks for late answers
 
 
 class Traffic:
     """The requests of several lanes, first come, first served; for the thread of an event loop."""
 
     def __init__(
-        self, pace: Pace, failed: Callable[[Job, Exception], None], wake: Callable[[], None]
+        self,
+        pool: RequestPool,
+        failed: Callable[[Job, Exception | None, Standing], None],
+        left: Callable[[Job], bool],
+        wake: Callable[[], None],
+        required: bool,
     ) -> None:
-        """Send nothing yet. `failed` gets failed requests; `wake` has `send()` called soon."""
-        self._pace, self._most, self._failed, self._wake = pace, pace.few, failed, wake
+        """Send nothing yet.
+
+        `failed` gets requests for obstore, with the error if they have failed; `left` tests if
+        obstore makes a request. `wake` has `send()` called soon. `required`: see `Standing`.
+        """
+        self._pace, self._retry, self._failed, self._wake = pool.pace, pool.retry, failed, wake
+        self._left = left
+        self._most = self._pace.few
+        self._standings = defaultdict[tuple[str, int], Standing](lambda: Standing(required))
         self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
@@ -35,13 +49,31 @@ class Traffic:
     def send(self, jobs: Iterable[Job] = ()) -> None:
         """Send as many requests as allowed: earlier ones, then these."""
         self._todo.extend(self._redirects.ready(jobs))
-        while self._todo and len(self._busy) < self._most and self._pace.try_take(self._wake):
-            job = self._todo.popleft()
+        if rest := self._pace.resting:
+            asyncio.get_running_loop().call_later(rest, self.send)
+            return
+        waiting = deque[Job]()
+        while self._todo:
+            job, standing = self._todo[0], self._standings[self._todo[0].server.address]
+            if standing.left or self._left(job):
+                self._todo.popleft()
+                self._todo.extend(self._redirects.forget(job))
+                self._failed(job, None, standing)
+                continue
+            if standing.waits:
+                waiting.append(self._todo.popleft())
+                continue
+            if len(self._busy) >= self._most or not self._pace.try_take(self._wake):
+                break
+            self._todo.popleft()
+            standing.begins(job)
             idle = self._idle[job.server]
             used = idle.pop() if idle else Connection(job.server, self._end)
             self._busy[used] = job
             job.began = job.call.begin(job.position)
+            job.first, job.lent = job.first or job.began, False
             used.send(job)
+        self._todo.extendleft(reversed(waiting))
         if self._busy and not self._looking:
             self._look()
 
@@ -57,11 +89,22 @@ class Traffic:
         for connection, job in [*self._busy.items()]:
             if meant(job):
                 dropped.append(job)
-                self._release(connection)
+                standing = self._standings[job.server.address]
+                if standing.trial is job and connection.silent:
+                    standing.fails(job, None)  # hedging was faster
+                self._release(connection, job)
                 connection.close()
         for job in dropped:
             self._todo.extend(self._redirects.forget(job))
+        for standing in self._standings.values():
+            if standing.trial and meant(standing.trial):
+                standing.finished(standing.trial, good=position is not None)
         self.send()
+
+    def answered(self, job: Job, good: bool) -> None:
+        """Note the first answer to a request after its failure, or an error."""
+        self._standings[job.server.address].finished(job, good)
+        self.drop(job.call, job.position)
 
     def close(self) -> None:
         """Forget all requests, and close all connections."""
@@ -73,31 +116,51 @@ class Traffic:
         if job is None:
             self._idle[connection.server].remove(connection)
             return
-        self._release(connection)
+        self._release(connection, job)
         if connection.socket:
             self._idle[connection.server].append(connection)
+        standing = self._standings[job.server.address]
         again, failed = self._redirects.ended(job, error)
         self._todo.extendleft(again)
         self._pace.note("retry" if failed else "request", time.monotonic() - job.began)
         if failed and error:
-            self._failed(job, error)
-        elif not error:
+            self._fail(job, error, standing)
+        else:
+            standing.fits()
+        if not error:
             job.call.answer(job.position, None)
             if self._todo:
                 self._most = self._pace.grown(self._most)
         self.send()
 
-    def _release(self, connection: Connection) -> None:
+    def _fail(self, job: Job, error: Exception, standing: Standing) -> None:
+        standing.fails(job, error)
+        if pause := isinstance(error, Refused) and error.pause:
+            self._pace.rest(min(pause, self._retry))
+        if pause and not job.lent and time.monotonic() + pause <= job.first + self._retry:
+            self._todo.extendleft(self._redirects.ready([job]))
+        elif not job.lent:
+            self._failed(job, error, standing)
+
+    def _release(self, connection: Connection, job: Job) -> None:
         del self._busy[connection]
-        self._pace.give_back()
+        if not job.lent:
+            self._pace.give_back()
 
     def _look(self) -> None:
         """End late requests; look again later."""
         now, step = time.monotonic(), _LONGEST_STEP
         for connection, job in [*self._busy.items()]:
             step = min(step, job.server.timeout / 4)
+            standing = self._standings[job.server.address]
             if now - job.began > job.server.timeout:
                 connection.end(job, TimeoutError())
+            elif standing.waits and connection.silent and now - job.began > PATIENCE:
+                standing.fails(job, None)
+                job.lent = True
+                self._pace.give_back()
+                self._failed(job, None, standing)
+                self.send()
         if looking := bool(self._busy):
             asyncio.get_running_loop().call_later(step, self._look)
         self._looking = looking

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ....contract.errors import BackendUnavailable
+from ....contract.options import Choice
 from ..store import Stores, split
 from .answers import Refused
 from .loop import LoopThread
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from ..pool import RequestPool
     from ..versions import ObjectPart
     from .connections import Job
+    from .standing import Standing
+
+_OWN = "its own client"
 
 
 class OwnClient:
@@ -39,15 +45,13 @@ class OwnClient:
         self._stores, self._pool, self._required = stores, pool, required
         # By scheme and bucket; or why obstore makes all requests.
         self._buckets: dict[bytes, Bucket | str] = {}
-        self._traffic = Traffic(pool.pace, self._fail, self._wake)
+        self.choices: dict[str, Choice[str]] = {}  # what obstore reads, and why
+        self._leaving = threading.Lock()
+        self._traffic = Traffic(pool, self._fail, self._is_left, self._wake, required)
         self._thread = LoopThread(self._end)
 
     def __str__(self) -> str:
-        found, own, where = self._buckets.copy(), "its own client", ""
-        left = {root: reason for root, reason in found.items() if isinstance(reason, str)}
-        if len(left) < len(found):
-            where = f"{own}, and obstore for {os.fsdecode(b', '.join(left))}"
-        return f"{where or 'obstore'} ({'; '.join(sorted({*left.values()}))})" if left else own
+        return str(self.choices.get("transport", _OWN))
 
     def send(self, call: Call[ObjectPart, Any], positions: Iterable[int]) -> list[int]:
         """Request pieces into their places. Returns the positions left to obstore.
@@ -80,11 +84,19 @@ class OwnClient:
     def close(self) -> None:
         self._thread.close()
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _fail(self, job: Job, error: Exception | None, standing: Standing) -> None:
         """Leave a request to obstore, or all of its bucket where only obstore understands."""
         if isinstance(error, Refused) and error.args and not self._required:
-            self._buckets[_root(job.call.items[job.position].url)] = f"the server {error}"
+            self._set(_root(job.call.items[job.position].url), f"the server {error}")
+        elif standing.aside:
+            why = f"the server {standing.why}, but answered obstore, three times in a row"
+            self._set(_root(job.call.items[job.position].url), why)
+        elif standing.trial is job:
+            job.call.then[job.position] = partial(self._thread.call, self._traffic.answered, job)
         self._pool.ask_again(job.call, job.position)
+
+    def _is_left(self, job: Job) -> bool:
+        return isinstance(self._buckets[_root(job.call.items[job.position].url)], str)
 
     def _wake(self) -> None:
         self._thread.call(self._traffic.send)
@@ -101,8 +113,19 @@ class OwnClient:
                 if self._required:
                     raise
                 found = str(error).partition(";")[0]
-            found = self._buckets.setdefault(root, found)
+            found = self._set(root, found)
         return None if isinstance(found, str) else found
+
+    def _set(self, root: bytes, found: Bucket | str) -> Bucket | str:
+        """Note a bucket, or why obstore reads it, which stays; return what is noted."""
+        with self._leaving:
+            if not isinstance(self._buckets.get(root), str):
+                self._buckets[root] = found
+            if left := {root: why for root, why in self._buckets.items() if isinstance(why, str)}:
+                mixed = f"{_OWN}, and obstore for {os.fsdecode(b', '.join(left))}"
+                where = mixed if len(left) < len(self._buckets) else "obstore"
+                self.choices["transport"] = Choice(where, "; ".join(sorted({*left.values()})))
+            return self._buckets[root]
 
 
 def _root(url: bytes) -> bytes:
