@@ -39,7 +39,7 @@ def parquet(
     PLAIN encoding or with an uncompressed dictionary. So has the package datasets written them
     since 4.6, and other writers do so if told. Then each value is a range of bytes, and is read
     alone, in any order. Other files are refused; `python -m dali_storage unpack` rewrites them.
-    Footers and labels are read by pyarrow: `pip install 'dali-storage[parquet]'`. For all other
+    Footers and labels are read by pyarrow: the extra `parquet` brings it. For all other
     arguments see `readers.file`.
 
     Args:
