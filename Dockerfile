@@ -1,4 +1,4 @@
-# The benchmark in a container: DALI, libxnvme and what `pip install 'dali-storage[bench]'` brings.
+# The benchmark in a container: DALI, libxnvme and what `pip install '.[bench]'` brings.
 #
 #   docker build -t dali_storage .
 #   docker run --rm --gpus all --ipc=host -v /data:/data:ro dali_storage \

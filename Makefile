@@ -14,6 +14,7 @@ DLIO_VENV := .venv-dlio
 OTHER_DALIS := 1.53.0 2.0.0 2.2.0 2.3.0
 PYTHON_VENV := .venv-dali-newest-python
 DOCS_VENV := .venv-docs
+RELEASE_VENV := .venv-release
 BIN := $(VENV)/bin
 NVME_VM := .nvme_vm
 NVME_VM_TOOLS := g++ qemu-system-x86_64 mkfs.ext4 mkfs.xfs sfdisk exportfs ip tc
@@ -21,7 +22,7 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk nfs-kernel-serv
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
-.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-dlio test-distributed test-gpu test-nvme test-image lint docs figures clean
+.PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-dlio test-distributed test-gpu test-nvme test-image lint docs figures release clean
 
 install: $(VENV)/installed
 
@@ -30,7 +31,7 @@ $(VENV)/demo: PACKAGES = -e '.[bench,object-store]' '$(DALI)'
 $(GPU_VENV)/installed: PACKAGES = -e '.[bench,cuda$(CUDA)]' 'pytest>=8'
 $(TENSORFLOW_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow tensorflow-cpu==2.21.0 setuptools wheel
 $(PADDLE_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow paddlepaddle==3.3.1
-$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
+$(PYTHON_VENV)/installed: PACKAGES = -e '.[object-store]' '$(DALI)' 'pytest>=8' pytest-xdist hypothesis lmdb pillow prometheus_client pyarrow pycocotools python-rapidjson rich setuptools soundfile==0.13.1 wheel xxhash
 $(PYTHON_VENV)/installed: PYTHON = $(NEWEST_PYTHON)
 $(DOCS_VENV)/installed: PACKAGES = -e '.[docs]'
 $(RAY_VENV)/installed: PACKAGES = -e . '$(DALI)' 'pytest>=8' pillow 'ray[train]==2.60.0' torch==2.13.0 setuptools
@@ -156,5 +157,19 @@ docs: $(DOCS_VENV)/installed
 figures: install
 	$(BIN)/python -m benchmarks.figures $(ONLY) --options="$(OPTIONS)"
 
+# The sdist and the wheel in dist/, checked; the wheel proves a small data set in an empty environment.
+# TAG=v0.1.0 also compares the version. RELEASING.md says what comes next.
+release:
+	test -d $(RELEASE_VENV) || $(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist build/release
+	$(RELEASE_VENV)/bin/python -m build --outdir dist .
+	$(RELEASE_VENV)/bin/twine check --strict dist/*
+	$(RELEASE_VENV)/bin/python -m tests.packaging.release dist $(TAG)
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl '$(DALI)'
+	mkdir -p build/release/data/class && for n in 1 2 3 4 5 6 7; do echo $$n >build/release/data/class/$$n.jpg; done
+	cd build/release && bin/python -m dali_storage prove data
+
 clean:
-	rm -rf site $(DOCS_VENV) $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) $(DLIO_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image
+	rm -rf site $(RELEASE_VENV) $(DOCS_VENV) $(VENV) .venv-cuda* .venv-dali-* $(TENSORFLOW_VENV) $(PADDLE_VENV) $(RAY_VENV) $(DLIO_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis demo $(NVME_VM) .image

@@ -9,14 +9,14 @@ Exit status: 0 for success; 1 if a reader failed, or differs from fn.readers.fil
 bad input; 130 after Ctrl-C, with the figures until then.
 """
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 
-_BENCH = "pip install 'dali-storage[bench]'"
-_REMEDIES = {
-    "nvidia": "pip install 'dali-storage[cuda12]' (or cuda13)",
-    "numpy": "pip install numpy",
-    **dict.fromkeys(("rich", "matplotlib", "PIL", "google_crc32c"), _BENCH),
+_EXTRAS = {
+    "nvidia": "cuda12",  # or cuda13
+    **dict.fromkeys(("numpy", "rich", "matplotlib", "PIL", "google_crc32c"), "bench"),
 }
 
 
@@ -29,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command.run(arguments)
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        if package not in _REMEDIES:
+        if package not in _EXTRAS:
             raise
-        print(f"benchmark: {missing.name} is not installed: {_REMEDIES[package]}", file=sys.stderr)
+        project = os.path.dirname(os.path.realpath(__file__))
+        remedy = f"pip install -e {shlex.quote(f'{project}[{_EXTRAS[package]}]')}"
+        print(f"benchmark: {missing.name} is not installed: {remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("benchmark: interrupted", file=sys.stderr)

@@ -24,8 +24,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(command.run(**options))
     except (BadInputError, UnsupportedStorage, MapFormatError) as error:
         print_message(str(error))
-    except BrokenPipeError:  # `show | head`: the flush at exit must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         print_message(f"{name}{reason(error)}")

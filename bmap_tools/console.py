@@ -22,10 +22,25 @@ class BadInputError(ValueError):
     """A request that a command cannot fulfil; the message has the reason and the remedy."""
 
 
+@contextmanager
+def output() -> Iterator[None]:
+    """Print in the block. If the output is closed, as by `| head`, or full, exit with status 2."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: the output cannot be written: {reason(error)}", file=sys.stderr)
+        # The flush at exit must not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+
+
 def print_result(line: str) -> None:
     """Print a line of the result, with escapes for characters outside of the output's encoding."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(_visible(line).encode(encoding, "backslashreplace").decode(encoding))
+    with output():
+        print(_visible(line).encode(encoding, "backslashreplace").decode(encoding))
 
 
 def print_row(label: str, text: str) -> None:

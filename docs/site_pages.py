@@ -48,6 +48,7 @@ ITEM = re.compile(r"<li class=\"doc-section-item.*?</li>", re.DOTALL)
 UNEXPLAINED = re.compile(r"<div class=\"doc-md-description\">\s*</div>\s*</li>")
 UNKNOWN = re.compile(r",\s*default:\s*<code>\.\.\.</code>")
 NO_ITEMS = re.compile(r"<p><span class=\"doc-section-title\">[^<]*</span></p>\s*<ul>\s*</ul>")
+TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
@@ -63,7 +64,7 @@ def on_files(files: Any, config: Any) -> Any:
     texts = {name: (ROOT / name).read_text() for name in OTHERS}
     pages = {OTHERS[name]: text for name, text in texts.items()}
     pages |= {f"api/{module}.md": reference(module) for module in API}
-    texts |= {f"docs/{it.src_uri}": it.content_string for it in files.documentation_pages()}
+    texts |= {f"docs/{it.src_uri}": short(it.content_string) for it in files.documentation_pages()}
     linked = {resolved(name, link) for name, text in texts.items() for link in LINK.findall(text)}
     linked |= {module_path(module).relative_to(ROOT).as_posix() for module in API}
     for name in sorted(linked - {*texts}):
@@ -88,7 +89,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             there = name.removeprefix("docs/")
         return f"]({posixpath.relpath(there, posixpath.dirname(uri))}"
 
-    return markdown if uri.startswith("api/") else LINK.sub(on_the_site, markdown)
+    return markdown if uri.startswith("api/") else LINK.sub(on_the_site, short(markdown))
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
@@ -108,6 +109,16 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 def on_post_template(output_content: str, template_name: str, **_: Any) -> str:
     """The same for the page of errors."""
     return output_content.replace(SHIM, "/assets/frame_worker.js")
+
+
+def short(markdown: str) -> str:
+    """Turn the paths of tests into short links to their files."""
+
+    def link(it: re.Match[str]) -> str:
+        folder = "tests" if (ROOT / "tests" / it[1]).exists() else "dali_storage"
+        return f'[test](../{folder}/{it[1]} "{it[2]}")'
+
+    return TEST.sub(link, markdown)
 
 
 def resolved(page: str, link: str) -> str:

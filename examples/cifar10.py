@@ -5,6 +5,7 @@ As in the original, `val_size` has no effect. `cutout` now works with DALI, too.
 rank, which is right on one machine; without `shard=`, a loader finds its rank on several.
 """
 
+import argparse
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -49,3 +50,14 @@ def get_cifar_iter_torch(
         steps += [v2.RandomErasing(1, scale=(share, share), ratio=(1, 1))] if cutout else []
     images = CIFAR10(image_dir, train=train, transform=v2.Compose(steps))
     return DataLoader(images, batch_size, shuffle=train, num_workers=num_threads, drop_last=train)
+
+
+if __name__ == "__main__":
+    from make_pictures import cifar  # type: ignore[import-not-found]
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=cifar, default="", metavar="DIR", help="is image_dir")
+    data = parser.parse_args().data
+    loader = get_cifar_iter_dali("val", data, 16, 2, device="cpu")
+    for images, labels in loader:
+        print(tuple(images.shape), labels.tolist())

@@ -1,9 +1,11 @@
 """The input of NVIDIA's SSD example by DALI's reader and by ours: all outputs are the same.
 
-python examples/coco_ssd.py  # makes pictures and annotations in the current directory
+python examples/coco_ssd.py  # makes pictures and annotations in a temporary directory
 """
 
+import argparse
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from PIL import Image
 from dali_storage import readers
 
 random, images, annotations = np.random.default_rng(0), list[Any](), list[Any]()
-Path("images").mkdir(exist_ok=True)
+argparse.ArgumentParser(description=__doc__).parse_args()
+root = Path(tempfile.mkdtemp())
+(root / "images").mkdir()
 for number in range(40):
     width, height = random.integers(200, 400, 2).tolist()
     pixels = random.integers(0, 60, (height, width, 3), np.uint8)
@@ -23,11 +27,11 @@ for number in range(40):
         pixels[y : y + h, x : x + w, kind] += 60
         entry = {"id": len(annotations), "image_id": number, "category_id": 10 * kind}
         annotations.append(entry | {"bbox": [x, y, w, h], "iscrowd": 0})
-    Image.fromarray(pixels).save(f"images/{number}.jpg")
+    Image.fromarray(pixels).save(root / f"images/{number}.jpg")
     images.append({"id": number, "file_name": f"{number}.jpg", "width": width, "height": height})
 categories = [{"id": 10 * kind} for kind in range(3)]
 data = {"images": images, "annotations": annotations, "categories": categories}
-Path("annotations.json").write_text(json.dumps(data))
+(root / "annotations.json").write_text(json.dumps(data))
 
 SCALES = (21, 45, 99, 153, 207, 261, 315)
 anchors = list[Any]()  # the 8,732 default boxes of SSD300: left, top, right, bottom
@@ -42,9 +46,9 @@ defaults = (np.concatenate(anchors) / 300).clip(0, 1).ravel().tolist()
 
 @pipeline_def(batch_size=8, num_threads=2, device_id=None, seed=1)
 def ssd(coco: Any) -> Any:
-    files = {"file_root": "images", "annotations_file": "annotations.json", "name": "Reader"}
+    files = {"file_root": root / "images", "annotations_file": root / "annotations.json"}
     jpegs, boxes, labels = coco(
-        **files, ratio=True, ltrb=True, skip_empty=True, random_shuffle=True
+        **files, name="Reader", ratio=True, ltrb=True, skip_empty=True, random_shuffle=True
     )
     crop: dict[str, Any] = {"aspect_ratio": [0.5, 2.0], "thresholds": [0, 0.1, 0.3, 0.5, 0.7, 0.9]}
     crop |= {"scaling": [0.3, 1.0], "bbox_layout": "xyXY", "num_attempts": 50}

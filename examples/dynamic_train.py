@@ -9,12 +9,13 @@ from itertools import islice
 
 import nvidia.dali.experimental.dynamic as ndd
 import torch
+from make_pictures import pictures  # type: ignore[import-not-found]
 from torch import nn
 
 from dali_storage.dynamic import readers
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, metavar="DIR", help="has train/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--classes", type=int, default=4, help="directories in train/")

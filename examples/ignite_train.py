@@ -1,6 +1,6 @@
 """Training with PyTorch Ignite: a bar, times, an early stop, and checkpoints to go on from.
 
-python examples/ignite_train.py --data DIR
+python examples/ignite_train.py --data DIR --checkpoints checkpoints
 python examples/ignite_train.py --data DIR --resume checkpoints/checkpoint_100.pt
 """
 
@@ -10,16 +10,18 @@ import torch
 from ignite.engine import Events, create_supervised_evaluator, create_supervised_trainer
 from ignite.handlers import BasicTimeProfiler, Checkpoint, DiskSaver, EarlyStopping, ProgressBar
 from ignite.metrics import Accuracy, RunningAverage
+from make_pictures import fresh, pictures  # type: ignore[import-not-found]
 from torch import nn
 
 from dali_storage.loaders import image_folder
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/ and val/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--epochs", type=int, default=10)
 parser.add_argument("--max-steps", type=int, metavar="N", help="stop after N batches")
+parser.add_argument("--checkpoints", metavar="DIR", help="default: a temporary one")
 parser.add_argument("--resume", metavar="FILE", help="go on from this checkpoint")
 args = parser.parse_args()
 
@@ -49,7 +51,7 @@ def evaluate() -> None:
 stop = EarlyStopping(3, lambda engine: engine.state.metrics["accuracy"], trainer)
 evaluator.add_event_handler(Events.COMPLETED, stop)
 state = {"model": model, "optimizer": optimizer, "trainer": trainer, "train": train}
-files = DiskSaver("checkpoints", require_empty=False)
+files = DiskSaver(args.checkpoints or fresh(), require_empty=False)
 save = Checkpoint(state, files, global_step_transform=lambda *_: trainer.state.iteration)
 trainer.add_event_handler(Events.ITERATION_COMPLETED(every=100) | Events.COMPLETED, save)
 if args.max_steps:

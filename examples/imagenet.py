@@ -5,6 +5,7 @@ in the original, `num_gpus` has no effect. `local_rank` is the rank, which is ri
 without `shard=`, a loader finds its rank on several.
 """
 
+import argparse
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -53,3 +54,14 @@ def get_imagenet_iter_torch(
     return DataLoader(
         images, batch_size, sampler=sampler, num_workers=num_threads, drop_last=type == "train"
     )
+
+
+if __name__ == "__main__":
+    from make_pictures import synsets  # type: ignore[import-not-found]
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=synsets, default="", metavar="DIR", help="is image_dir")
+    data = parser.parse_args().data
+    loader = get_imagenet_iter_dali("val", data, 16, 2, 0, 1, 224, device="cpu")
+    for images, labels in loader:
+        print(tuple(images.shape), labels.tolist())

@@ -1,6 +1,6 @@
 """Two data sets by a ratio that changes, balanced classes, and a damaged file that is replaced.
 
-python examples/make_pictures.py DIR; python examples/mixture.py --data DIR
+python examples/mixture.py    # or: --data DIR
 """
 
 import argparse
@@ -11,25 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from make_pictures import fresh, pictures  # type: ignore[import-not-found]
 from nvidia.dali import fn, pipeline_def
 
 from dali_storage import readers
 from dali_storage.loaders import Loader, image_folder
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="has train/ and val/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/ and val/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 args = parser.parse_args()
+first, second = Path(args.data), Path(fresh())
 decoder = "cpu" if args.device == "cpu" else "mixed"
 # A second data set of two classes of different size. One of its pictures is damaged.
 for name, most in (("green", 9), ("red", 3)):
-    for picture in sorted((args.data / "val" / name).iterdir())[:most]:
-        Path("second", name).mkdir(parents=True, exist_ok=True)
-        shutil.copy(picture, Path("second", name))
-damaged = min(Path("second/red").iterdir())
+    for picture in sorted((first / "val" / name).iterdir())[:most]:
+        Path(second, name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, Path(second, name))
+damaged = min((second / "red").iterdir())
 damaged.write_bytes(damaged.read_bytes()[:500])
-sources = {"first": {"file_root": args.data / "train"}, "second": {"file_root": "second"}}
+sources = {"first": {"file_root": first / "train"}, "second": {"file_root": second}}
 
 
 @pipeline_def(batch_size=16, num_threads=2, device_id=None if decoder == "cpu" else 0)
@@ -53,5 +55,5 @@ with Loader(lambda **given: pipeline(**given, enable_checkpointing=True)) as loa
     ((_, path, reason),) = readers.replaced(loader.pipeline, "Reader")
     print(f"replaced: {Path(path).name}, {reason}")
 balanced: dict[str, Any] = {"weights": "balanced", "epoch_size": "largest", "on_error": "replace"}
-with image_folder("second", train=False, batch_size=8, device=args.device, **balanced) as loader:
+with image_folder(second, train=False, batch_size=8, device=args.device, **balanced) as loader:
     print("balanced:", counts(loader))

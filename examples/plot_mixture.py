@@ -3,7 +3,8 @@
 python examples/plot_mixture.py docs/sampling.svg
 """
 
-import sys
+import argparse
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -56,4 +57,7 @@ def draw(path: str) -> None:
 
 
 if __name__ == "__main__":
-    draw(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", nargs="?", metavar="FILE", help="default: a temporary one")
+    draw(given := parser.parse_args().path or f"{mkdtemp()}/mixture.svg")
+    print(given)

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray.train
+from make_pictures import pictures  # type: ignore[import-not-found]
 from ray.train.torch import TorchTrainer, prepare_model
 from torch import cuda, load, nn, optim, save  # with torch, Ray would pickle it, and fail
 
@@ -46,9 +47,13 @@ def train(args: dict[str, Any]) -> None:  # what each worker does
                     break
 
 
+def classes(given: str) -> str:
+    return given or f"{pictures('')}/train"
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--data", required=True, metavar="DIR", help="has class folders")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=classes, default="", metavar="DIR", help="has class folders")
     here = "gpu" if cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
     parser.add_argument("--workers", type=int, default=2, help="0: in this process")

@@ -4,6 +4,7 @@ python examples/segmentation.py --data DIR
 """
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,29 @@ from torch import nn
 from dali_storage import readers
 from dali_storage.loaders import Loader
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="is filled")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", metavar="DIR", help="is filled; default: a temporary one")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 args = parser.parse_args()
+root = Path(args.data or tempfile.mkdtemp())
 decoder, device = ("cpu", "cpu") if args.device == "cpu" else ("mixed", "cuda")
 # Bright discs on a dark ground; a mask has 1 where the disc is.
 generator, (y, x) = np.random.default_rng(1), np.mgrid[:96, :96]
 for folder in ("images", "masks"):
-    (args.data / folder).mkdir(parents=True, exist_ok=True)
+    (root / folder).mkdir(parents=True, exist_ok=True)
 for number in range(64):
     (at_x, at_y), radius = generator.integers(20, 76, 2), generator.integers(10, 30)
     mask = ((x - at_x) ** 2 + (y - at_y) ** 2 < radius**2).astype(np.uint8)
     image = generator.integers(0, 99, (96, 96, 3), np.uint8) + 130 * mask[..., None]
-    Image.fromarray(image).save(args.data / f"images/{number:02}.jpg")
-    Image.fromarray(mask).save(args.data / f"masks/{number:02}.png")
+    Image.fromarray(image).save(root / f"images/{number:02}.jpg")
+    Image.fromarray(mask).save(root / f"masks/{number:02}.png")
 
 
 @pipeline_def(batch_size=16, num_threads=2, device_id=None if device == "cpu" else 0)
 def pipeline(shard_id: int, num_shards: int) -> tuple[Any, Any]:
     options: dict[str, Any] = {"shard_id": shard_id, "num_shards": num_shards, "name": "Reader"}
-    options |= {"file_root": args.data, "shuffle_after_epoch": True, "pad_last_batch": True}
+    options |= {"file_root": root, "shuffle_after_epoch": True, "pad_last_batch": True}
     images, masks = readers.columns(["images/{}.jpg", "masks/{}.png"], **options)
     images = fn.decoders.image(images, device=decoder)
     masks = fn.decoders.image(masks, device=decoder, output_type=types.GRAY)

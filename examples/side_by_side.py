@@ -1,6 +1,6 @@
 """Our loaders beside torchvision's: pixels are compared, then both are timed.
 
-python -m examples.side_by_side --imagenet DIR --cifar DIR
+python examples/side_by_side.py --imagenet DIR --cifar DIR
 """
 
 import argparse
@@ -11,13 +11,20 @@ from itertools import islice
 from typing import Any
 
 import torch
+from cifar10 import (  # type: ignore[import-not-found]
+    get_cifar_iter_dali,
+    get_cifar_iter_torch,
+)
+from imagenet import (  # type: ignore[import-not-found]
+    get_imagenet_iter_dali,
+    get_imagenet_iter_torch,
+)
+from make_pictures import synsets  # type: ignore[import-not-found]
 from torch.testing import assert_close
 
-from .cifar10 import get_cifar_iter_dali, get_cifar_iter_torch
-from .imagenet import get_imagenet_iter_dali, get_imagenet_iter_torch
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--imagenet", metavar="DIR", help="has train/ and val/")
+parser = argparse.ArgumentParser(description=__doc__)
+text = "has train/ and val/; default, without --cifar: pictures that are made"
+parser.add_argument("--imagenet", metavar="DIR", help=text)
 parser.add_argument("--cifar", metavar="DIR", help="has cifar-10-batches-py/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
@@ -25,6 +32,7 @@ parser.add_argument("--batch-size", type=int, default=64)
 parser.add_argument("--threads", type=int, default=4, help="DALI's, or torch's processes")
 parser.add_argument("--max-steps", type=int, metavar="N", help="compare and time N batches")
 args = parser.parse_args()
+imagenet = args.imagenet or (None if args.cifar else synsets(""))
 
 
 def images_per_second(batches: Iterable[Any]) -> float:
@@ -50,7 +58,7 @@ if args.cifar:
     ours = partial(get_cifar_iter_dali, image_dir=args.cifar, device=args.device, **options)
     theirs = partial(get_cifar_iter_torch, image_dir=args.cifar, **options)
     side_by_side("CIFAR-10", ours, theirs)
-if args.imagenet:
-    options |= {"image_dir": args.imagenet, "device_id": 0, "num_gpus": 1, "crop": 224}
+if imagenet:
+    options |= {"image_dir": imagenet, "device_id": 0, "num_gpus": 1, "crop": 224}
     ours = partial(get_imagenet_iter_dali, device=args.device, **options)
     side_by_side("ImageNet", ours, partial(get_imagenet_iter_torch, **options))

@@ -9,11 +9,12 @@ import argparse
 from functools import partial
 
 import tensorflow as tf
+from make_pictures import pictures  # type: ignore[import-not-found]
 
 from dali_storage.loaders import Loader, image_folder
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/ and val/")
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-steps", type=int, metavar="N", help="leave every epoch after N batches")
 args = parser.parse_args()

@@ -4,23 +4,29 @@ torchrun --standalone --nproc-per-node 2 --max-restarts 3 examples/torchrun_resu
 """
 
 import argparse
+import os
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
+from make_pictures import pictures  # type: ignore[import-not-found]
 from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 from dali_storage.loaders import Shard, image_folder
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, metavar="DIR", help="has train/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--steps", type=int, default=60)
+parser.add_argument("--checkpoints", metavar="DIR", help="default: a temporary one of the run")
 args = parser.parse_args()
+run = os.environ.get("TORCHELASTIC_RUN_ID", "alone")  # the same after a restart
+checkpoints = args.checkpoints or f"{gettempdir()}/dali_storage-{run}"
 distributed.init_process_group("nccl" if args.device == "gpu" else "gloo")
 shard = Shard.here()
 device = torch.device("cpu" if args.device == "cpu" else f"cuda:{shard.local_rank}")
@@ -33,7 +39,7 @@ model = DistributedDataParallel(network.to(device))
 optimizer = torch.optim.AdamW(model.parameters())
 weights, moments = get_state_dict(model, optimizer)
 state: dict[str, Any] = {"model": weights, "optimizer": moments, "step": 0, "world": 0}
-complete = [path.parent for path in Path("checkpoints").glob("*/.metadata")]  # written last
+complete = [path.parent for path in Path(checkpoints).glob("*/.metadata")]  # written last
 if newest := max(complete, key=lambda path: int(path.name), default=None):
     dcp.load(state, checkpoint_id=newest)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
@@ -50,7 +56,7 @@ while state["step"] < args.steps:
             state["world"] = shard.world
             state["model"], state["optimizer"] = get_state_dict(model, optimizer)
             own = {f"loader/{shard.rank}": train}
-            dcp.save(state | own, checkpoint_id=f"checkpoints/{state['step']}")
+            dcp.save(state | own, checkpoint_id=f"{checkpoints}/{state['step']}")
         print(f"rank {shard.rank}, step {state['step']}: {len(labels)} of epoch {train.epoch}")
         if state["step"] == args.steps:
             break

@@ -6,13 +6,14 @@ torchrun --standalone --nproc-per-node 2 examples/torchrun_train.py --data DIR
 import argparse
 
 import torch
+from make_pictures import pictures  # type: ignore[import-not-found]
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dali_storage.loaders import Shard, image_folder
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--data", required=True, metavar="DIR", help="has train/ and val/")
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--data", type=pictures, default="", metavar="DIR", help="has train/ and val/")
 here = "gpu" if torch.cuda.is_available() else "cpu"
 parser.add_argument("--device", choices=["cpu", "gpu"], default=here)
 parser.add_argument("--epochs", type=int, default=5)

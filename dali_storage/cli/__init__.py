@@ -7,6 +7,7 @@
     index_coco      annotations, checked and parsed
     check           the bad samples
     prove           the comparison with DALI's reader
+    unpack          Parquet files for `readers.parquet`
     receipt         the receipt of a data set
     replay          the samples of a step
     reader_options  the options that name a reader, for several commands

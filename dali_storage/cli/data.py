@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bmap_tools.console import print_row
+from bmap_tools.console import output, print_row
 
 from ..contract import registry
 from ..contract.catalog import Catalog, join_path, open_regular
@@ -39,6 +39,7 @@ from .index import kind_of
 
 _PATIENCE_S, _CLASSES, _ENTRIES, _SIZED = 30.0, 30, 1_000_000, 500
 _CALLS = {"tar": "webdataset(ext=..., paths=", "TFRecord": "tfrecord(path=", "LMDB": "lmdb(path="}
+_CALLS["Parquet"] = "parquet(paths="
 _ARRAYS = {"*.npy": "numpy(", "*.npz": "npz(members=..., "}
 _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an option; its page
     "objects": ("twice as many", "backend_options={'cache': '/a/local/disk'}", "object-store"),
@@ -48,6 +49,11 @@ _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an 
     "files": ("a third more from disk, a tenth if cached", "backend='memory'", "backends"),
     "containers": ("half as many if cached", "backend_options={'io': 'mmap'}", "containers"),
     "arrays": ("not measured for arrays", "backend='memory'", "backends"),
+}
+_MEANS = {
+    "lanes": " threads, a batch each",
+    "copying_lanes": " of the lanes at once may copy from the page cache",
+    "buffer_bytes": " bytes of batches read ahead",
 }
 _MOUNTS = {  # by the type of the mount: an option
     "fuse.rclone": "mount it with --transfers 64, or read s3:// without a mount",
@@ -93,7 +99,8 @@ def main(roots: Sequence[str]) -> int:
         why = f"it hangs, or is slow: {mount}"
         why = "its list is long, or the store is slow" if "://" in root else why
         error = f"error: {root!r} gave no answer for {_PATIENCE_S:.0f} s: {why}\n"
-    print(report, end="", flush=True)
+    with output():
+        print(report, end="")
     print(error, end="", file=sys.stderr)
     return status
 
@@ -133,10 +140,23 @@ def examine(*roots: str) -> None:
             print_row(it.name, f"does not work: {it.problem}" if it.problem else works)
     print_row("reader", f"readers.{call}), {registry.shown(chosen)}, which chooses:")
     for name, choice in choices.items():
-        print_row(f"  {name}", str(choice))
+        print_row(f"  {name}", f"{choice.value}{_MEANS.get(name, '')} ({choice.why})")
     gain, option, page = _ADVICE[what if url else _case(backend, call, choices, what)]
     print_row("expect", f"samples/s, compared with DALI's reader: {gain}; decoding is not faster")
     print_row("worth a try", f"{option or _MOUNTS.get(mount, 'nothing more')}: see docs/{page}.md")
+
+
+def call_of(paths: Sequence[bytes]) -> tuple[str, list[str]]:
+    """Return the name of the reader for DATA, and the files if they are containers or arrays."""
+    found = _containers(paths)
+    if not found and os.path.isdir(paths[0]):
+        with suppress(ValueError):
+            call, _, catalog = _files(paths[0], "file(")
+            found = call, catalog
+    call, catalog = found or ("file", Catalog.from_names([], []))
+    if (name := call.partition("(")[0]) == "file":
+        return name, []
+    return name, [*map(os.fsdecode, catalog.file_paths(np.arange(catalog.file_count)))]
 
 
 def _files(path: bytes, call: str) -> tuple[str, str, Catalog]:

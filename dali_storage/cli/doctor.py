@@ -1,4 +1,4 @@
-"""`python -m dali_storage`: reports backends, devices and features: works, reason, remedy.
+"""`python -m dali_storage [doctor]`: reports backends, devices and features: works, reason, remedy.
 
 With DATA, `data` reports how it would be read. With `--json` it prints one object:
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print rows, JSON, or how data would be read. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage",
-        usage="%(prog)s [-h] [--version] [--json]\n       %(prog)s DATA...\n"
+        usage="%(prog)s [doctor] [-h] [--version] [--json]\n       %(prog)s [doctor] DATA...\n"
         "       %(prog)s COMMAND ... (COMMAND --help)",
         description="Show which storage backends and devices work on this machine,\n"
         "or how DATA would be read here, and why. Nothing is written.",
@@ -70,15 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
-    word = "".join(words[:1])
-    near = get_close_matches(word, COMMANDS, 1)
-    if near and "/" not in word and not os.path.lexists(word):
-        parser.error(f"unknown command {word!r}; did you mean {near[0]}?")
+    if words and (near := get_close_matches(words[0], COMMANDS, 1)) and _is_command(words[0]):
+        parser.error(f"unknown command {words[0]!r}; did you mean {near[0]}?")
     given = parser.parse_args(words)
     if given.data and given.json:
         parser.error("--json is not for DATA; leave out one of them")
     if given.data[1:] and any(map(index_samples.is_root, given.data)):
         parser.error("give one directory or URL, or several containers")
+    if len(given.data) == 1 and _is_command(given.data[0]):
+        what = f"{given.data[0]!r} is neither a command nor a file"
+        parser.error(f"{what}\ncommands: {', '.join(COMMANDS)}")
     if given.data:
         return data.main(given.data)
     backends, devices = examine()
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = {"backends": backends, "devices": devices, "dali": dali, "families": families()}
     if given.json:
         limits = {"processors": _processors(), "memory": _memory()}
-        print(json.dumps(parts | limits, indent=2))
+        with console.output():
+            print(json.dumps(parts | limits, indent=2))
     else:
         parts["families"] = [it for it in parts["families"] if not it["works"]]
         for heading in filter(parts.get, parts):
@@ -97,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = "{used} (affinity: {affinity}, CPU quota: {quota})"
         console.print_row("processors", what.format_map(counts))
     return 0 if any(backend["works"] for backend in backends) else 1
+
+
+def _is_command(word: str) -> bool:
+    """Whether a word is meant as a command, for it is neither a path nor a URL."""
+    return "/" not in word and not os.path.lexists(word)
 
 
 def examine() -> tuple[list[Verdict], list[Verdict]]:

@@ -1,12 +1,12 @@
 """`python -m dali_storage index`, in four forms: this one is `FILE... [-o DIR]`, for containers.
 
-A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB:
-`index_samples` makes the index of the samples below, and verifies it. `index_coco` parses
-annotations.
+A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB, and
+a URL that ends in `.parquet`: `index_samples` makes the index of the samples below, and verifies
+it. `index_coco` parses annotations.
 
-The first bytes of a container show its kind. The index has DALI's format (LMDB files, for which
-DALI has no format, have our own), and is written beside the container or to DIR: `x.tar` has the
-index `x.idx`; other names get `.idx` appended. An old index is replaced when the new one is
+The first bytes of a container show its kind. The index has DALI's format (LMDB and Parquet files,
+for which DALI has no format, have our own), and is written beside the container or to DIR: `x.tar`
+has the index `x.idx`; other names get `.idx` appended. An old index is replaced when the new one is
 complete. The exit status is 0 if every file has an index now, else 1.
 """
 
@@ -14,6 +14,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from bmap_tools import console
@@ -23,9 +24,11 @@ from bmap_tools.console import Tick
 from ..contract.catalog import open_regular
 from ..contract.errors import BackendUnavailable
 from ..contract.faces import explained
-from ..formats.files import compressed
+from ..contract.objects import scheme
+from ..formats.files import Files, compressed
 from . import index_samples
 
+_NO_OPTIONS: Mapping[str, Any] = {}
 _HEAD = 512  # bytes of a container, which show its kind
 
 
@@ -35,9 +38,7 @@ class Kind(NamedTuple):
     name: str
     extensions: tuple[str, ...]  # which ".idx" replaces
     # Whether a file begins with 512 bytes of one; the lines of its index.
-    functions: Callable[
-        [], tuple[Callable[[bytes], bool], Callable[[bytes, Tick], Iterable[bytes]]]
-    ]
+    functions: Callable[[], tuple[Callable[[bytes], bool], Callable[..., Iterable[bytes]]]]
 
 
 def _of_tars() -> Any:
@@ -58,10 +59,22 @@ def _of_tfrecords() -> Any:
     return index.matches, index.index
 
 
+def _of_tables() -> Any:
+    from ..formats.parquet.index import matches
+
+    def lines(path: bytes, tick: Tick, **given: Any) -> Iterable[bytes]:
+        with explained():
+            from ..formats.parquet.catalog import index  # needs pyarrow
+        return index(path, tick, **given)
+
+    return matches, lines
+
+
 KINDS = (
     Kind("tar", (".tar",), _of_tars),
     # Before TFRecord, for which the first 8 bytes of an LMDB, the page number 0, are a length.
     Kind("LMDB", (".mdb", ".lmdb"), _of_lmdbs),
+    Kind("Parquet", (".parquet",), _of_tables),
     Kind("TFRecord", (".tfrecord", ".tfrecords"), _of_tfrecords),
 )
 
@@ -79,42 +92,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = index_samples.new_parser(add_help=False)
     parser.add_argument("files", nargs="*")
     parser.add_argument("-o", "--output")
+    index_samples.add_backend_options(parser)
     given, others = parser.parse_known_args(words)
     files = [*map(_container, given.files)]
+    urls = [file for file in files if _is_table(file)]
+    is_root = any(index_samples.is_root(file) for file in files if file not in urls)
     # Containers have no other options.
-    if others or not files or any(map(index_samples.is_root, files)):
+    if others or not files or is_root or (given.backend_option and not urls):
         return index_samples.main(words)
+    if urls and given.output is None:
+        parser.error("the index of a URL needs -o DIR")
     targets: dict[str, str] = {}
     for file in files:
         if file != targets.setdefault(target := _target(file, given.output), file):
             what = f"{targets[target]!r} and {file!r} share the index {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
-    return _write_all(targets)
+    return _write_all(targets, dict(given.backend_option))
 
 
-def _write_all(targets: Mapping[str, str]) -> int:
+def _write_all(targets: Mapping[str, str], options: Mapping[str, Any]) -> int:
     """Write an index for each container, keyed by the index; return the exit status."""
     failed = done = 0
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
             try:
-                write(file, target, tick, done)
-                print(f"{target!r}: the index of {file!r}")
-            except (OSError, ValueError) as error:
+                write(file, target, tick, done, options)
+                console.print_result(f"{target!r}: the index of {file!r}")
+            except (BackendUnavailable, OSError, TypeError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
                 failed += 1
             done += _size(file)
     return 1 if failed else 0
 
 
-def write(file: str, target: str, tick: Tick, done: int = 0) -> None:
+def write(
+    file: str, target: str, tick: Tick, done: int = 0, options: Mapping[str, Any] = _NO_OPTIONS
+) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
+
+    `options` are those of the backend, for a URL.
 
     Raises:
         ValueError: the file is not a container of a known kind, or is damaged.
         OSError: the file cannot be read, or the index cannot be written.
     """
-    _, lines = kind_of(file).functions()
+    of_table = _is_table(file)
+    _, lines = (_of_tables if of_table else kind_of(file).functions)()
+    if of_table:
+        lines = partial(lines, files=Files(index_samples.remote(file, dict(options))))
     with replacing(target) as index:  # opened first: an index may take minutes
         index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 
@@ -140,6 +165,11 @@ def kind_of(file: str) -> Kind:
         + (f"; {why}" if why else "; give a container, a directory or a URL")
         + "".join(f"; {error}" for error in missing)
     )
+
+
+def _is_table(file: str) -> bool:
+    """Return whether a name is the URL of a Parquet file."""
+    return bool(scheme(os.fsencode(file))) and file.endswith(".parquet")
 
 
 def _container(file: str) -> str:

@@ -15,18 +15,20 @@ from typing import Any
 import numpy as np
 
 from bmap_tools.atomic import destination
+from bmap_tools.console import print_result
 
 from ..contract import registry
 from ..contract.catalog import Catalog
 from ..contract.errors import BackendUnavailable
 from ..contract.faces import explained
 from ..contract.objects import scheme
-from ..contract.remote import remote_of
+from ..contract.remote import Remote, remote_of
 from ..samples import discovery, index_file, listed
 from ..samples.locations import location
 
 FILTERS = "file_filters", "dir_filters", "case_sensitive_filter"
 _USAGE = """%(prog)s FILE... [-o DIR]
+       %(prog)s URL.parquet... -o DIR [--backend-option KEY=VALUE...]
        %(prog)s ROOT -o INDEX [options]
        %(prog)s --verify INDEX...
        %(prog)s --coco FILE -o DIR [options]"""
@@ -37,6 +39,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for a root of samples."""
     group = parser.add_argument_group("samples", "for ROOT; filters as in readers.file")
     add_filters(group)
+    add_backend_options(group)
+
+
+def add_backend_options(group: argparse._ActionsContainer) -> None:
+    """Add the options of a backend, for URLs."""
     group.add_argument(
         "--backend-option",
         type=key_and_value,
@@ -81,7 +88,7 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     classes = len(np.unique(catalog.labels))
-    print(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
+    print_result(f"{given.output!r}: {len(catalog):,} samples of {classes:,} classes in {root!r}")
     return 0
 
 
@@ -111,17 +118,25 @@ def verify(words: Sequence[str]) -> int:
         try:
             index = index_file.CatalogFile(file)
             index.verify()
-            print(f"{file!r}: {len(index.catalog()):,} samples, undamaged; files were not read")
+            print_result(
+                f"{file!r}: {len(index.catalog()):,} samples, undamaged; files were not read"
+            )
         except (OSError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             failed += 1
     return 1 if failed else 0
 
 
+def remote(url: str, options: dict[str, Any]) -> Remote | None:
+    """Return the access to the store of a URL; ValueError if it has a password."""
+    location("URL", url)
+    backend = registry.configure(registry.choose(None, [os.fsencode(url)]), options)
+    return remote_of(backend, **options)
+
+
 def _list(root: str, options: dict[str, Any], filters: dict[str, Any]) -> Catalog:
     if scheme(os.fsencode(root)):
-        backend = registry.configure(registry.choose(None, [os.fsencode(root)]), options)
-        return listed.from_store(remote_of(backend, **options), root, **filters)
+        return listed.from_store(remote(root, options), root, **filters)
     if options:
         raise ValueError(f"{root!r} is a directory; --backend-option is only for a URL")
     return discovery.from_directory(os.path.abspath(root), **filters)

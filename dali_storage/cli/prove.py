@@ -3,8 +3,9 @@
 Exit status: 0 if all is equal, 1 if anything differs, 2 if there is no result, 130 after Ctrl-C.
 With `--json` it prints one object. Without a result, `equal` is null, and `error` says why:
 
-    {"root": "/data/train", "backend": "block", "options": {"bmap": "train.json"}, "seed": 0,
-     "dali_storage": "1.0", "dali": "2.4.0", "python": "3.12.3", "equal": false, "error": null,
+    {"root": "/data/train", "reader": "file", "backend": "block", "options": {"bmap": "x.json"},
+     "seed": 0, "dali_storage": "1.0", "dali": "2.4.0", "python": "3.12.3", "equal": false,
+     "error": null,
      "checks": [{"name": "names, labels and bytes", "samples": 5000, "compared": "...",
                  "differences": 1, "first": ["sample 7: label 3 instead of 2"], ...}, ...]}
 """
@@ -15,8 +16,10 @@ import math
 import os
 import platform
 import sys
+import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from bmap_tools import console
@@ -24,9 +27,9 @@ from bmap_tools import console
 from ..proof.result import Check
 from ..runtime.version import VERSION
 from ..samples.locations import location
-from . import index_samples
+from . import data, index_samples
 
-_HEADER = "{root!r} by readers.file, {backend}, options {options}, and by DALI {dali}:"
+_HEADER = "{root!r} by readers.{reader}, {backend}, options {options}, and by DALI {dali}:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     checks: list[Check] = []
     failed, error = 0, None
-    about = {"root": None, "backend": given.backend, "options": dict(given.option)}
+    about = {"root": None, "reader": None, "backend": given.backend, "options": dict(given.option)}
     about |= {"seed": given.seed, "dali_storage": VERSION, "dali": None}
     about["python"] = platform.python_version()
     try:
         for check in _compare(given, about):
             if not (checks or given.json):
-                _print([_HEADER.format_map(about)])
+                console.print_result(_HEADER.format_map(about))
             checks.append(check)
             if not given.json:
                 _print_check(check)
@@ -53,24 +56,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     equal = None if failed else not any(check.differences for check in checks)
     if given.json:
         about |= {"equal": equal, "error": error, "checks": [*map(asdict, checks)]}
-        _print(json.dumps(about, indent=2).splitlines())
+        with console.output():
+            print(json.dumps(about, indent=2))
     elif failed:
         print(f"error: {error}", file=sys.stderr)
     else:
         skipped = f"; {n} checks not made" if (n := sum(not it.samples for it in checks)) else ""
-        _print([f"verdict: {'all that was compared is equal' if equal else 'NOT EQUAL'}{skipped}"])
+        verdict = "all that was compared is equal" if equal else "NOT EQUAL"
+        console.print_result(f"verdict: {verdict}{skipped}")
     return failed or int(not equal)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage prove",
-        description="Read a data set by dali_storage.readers.file and by fn.readers.file, and "
+        description="Read a data set by dali_storage.readers and by fn.readers, and "
         "compare names, labels, bytes, the order of two epochs with shuffles and shards, "
-        "checkpoints, and epochs on several ranks. Nothing is written.",
+        "checkpoints, and epochs on several ranks; of tars and .npy files, the outputs in each "
+        "order. Nothing is written.",
     )
     add = parser.add_argument
-    add("root", metavar="ROOT", help="a directory or a URL, as for file_root")
+    add("root", nargs="+", metavar="ROOT", help="a directory or a URL, as for file_root; or tars")
     add("--backend", metavar="NAME", help="the backend to compare; default: as in the readers")
     option = "an option of the backend; may be repeated; VALUE is JSON or text"
     pair = index_samples.key_and_value
@@ -100,13 +106,29 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     from ..proof.checks import compare
     from ..proof.subject import Subject
 
-    location("ROOT", given.root)  # refuses a URL with a password before it is shown
-    about |= {"root": given.root, "dali": nvidia.dali.__version__}
-    filters = {name: getattr(given, name) for name in index_samples.FILTERS}
-    filters = {name: value for name, value in filters.items() if value}
-    subject = Subject(given.root, given.backend, dict(given.option), filters, given.seconds)
-    about["backend"] = subject.backend
+    paths = [location("ROOT", it) for it in given.root]  # refuses a password before it is shown
+    root = os.path.commonpath(given.root) if given.root[1:] else given.root[0]
+    about |= {"root": root, "dali": nvidia.dali.__version__}
+    arguments = {name: getattr(given, name) for name in index_samples.FILTERS}
+    arguments = {name: value for name, value in arguments.items() if value}
+    call, files = ("file", []) if arguments else data.call_of(paths)
+    if call == "webdataset":
+        arguments = {"paths": files, "ext": _extensions(files[0])}
+    elif call == "numpy":
+        arguments = {"file_root": root}
+    elif call != "file":
+        raise ValueError(f"prove does not compare readers.{call}: see docs/prove.md for a program")
+    options = dict(given.option)
+    subject = Subject(root, given.backend, options, arguments, given.seconds, call, files)
+    about |= {"backend": subject.backend, "reader": call}
     yield from compare(subject, given.samples, given.seed)
+
+
+def _extensions(tar: str) -> list[str]:
+    """The extensions of the first files in a tar."""
+    with tarfile.open(tar) as opened:
+        names = [it.name.rpartition("/")[2] for it in islice(opened, 1000) if it.isfile()]
+    return [*dict.fromkeys(it.partition(".")[2] for it in names if "." in it)][:16]
 
 
 def _print_check(check: Check) -> None:
@@ -116,14 +138,5 @@ def _print_check(check: Check) -> None:
     lines += [f"    {line}" for line in check.first]
     if (more := check.differences - len(check.first)) > 0:
         lines.append(f"    and {more:,} more")
-    _print(lines)
-
-
-def _print(lines: Sequence[str]) -> None:
-    try:
-        for line in lines:
-            console.print_result(line)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `prove | head`: the flush at exit must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(2)
+    for line in lines:
+        console.print_result(line)

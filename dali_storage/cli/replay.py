@@ -1,10 +1,11 @@
 """`python -m dali_storage replay STATE [PATH ...] --step N`: which samples had a step of a run?
 
 STATE is JSON of `readers.state()`, taken at any time of the run. PATH, or --reader and --argument,
-name the samples, and any order other than DALI's, as in the run. Each line has the step, the rank,
-and the number and the name of a sample, before bad ones are replaced. With `--name NAME`, the lines
-are of this file, in the last two epochs before STATE. STATE knows the steps before. With
-`--forecast`, the steps after STATE are those of a run that goes on with as many ranks.
+name the samples, and any order other than DALI's, as in the run. Below the heading, each line has
+the step, the rank, and the number and the name of a sample, before bad ones are replaced. With
+`--name NAME`, the lines are of this file, in the last two epochs before STATE. STATE knows the
+steps before. With `--forecast`, the steps after STATE are those of a run that goes on with as many
+ranks.
 """
 
 import argparse
@@ -54,6 +55,7 @@ def _print(given: argparse.Namespace) -> None:
     most = max(map(run.ranks, steps), default=run.ranks(run.step)) - 1
     if given.rank is not None and not 0 <= given.rank <= most:
         raise ValueError(f"--rank must be from 0 to {most}, not {given.rank}")
+    console.print_result("step  rank  sample  name")
     for step in steps:
         every = range(run.ranks(step))
         for rank in every if given.rank is None else {given.rank} & {*every}:
@@ -62,7 +64,7 @@ def _print(given: argparse.Namespace) -> None:
                 batch = np.unique(batch[np.isin(batch, numbers)])  # without padding
             for sample in batch.tolist():
                 piece = sample * catalog.pieces
-                line = f"{step}  {rank}  {sample}  {os.fsdecode(catalog.name(piece))}"
+                line = f"{step:4}  {rank:4}  {sample:6}  {os.fsdecode(catalog.name(piece))}"
                 console.print_result(f"{line}  {catalog.where(piece)}".rstrip())
 
 

@@ -148,9 +148,6 @@ class SampleSizeChanged(Exception):  # noqa: N818  (a signal to the caller, who 
         return f"samples {self.samples.tolist()} have changed their size"
 
 
-INSTALL = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
-"""The remedy where DALI or CuPy is missing."""
-
 LIMITS = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine (sysctl fs.file-max)",

@@ -5,17 +5,46 @@ A *family* is what only some users need: a container format, a backend, an argum
 it brings. The rows are in families.md, which docs/design.md repeats; only messages load them.
 """
 
+import json
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import accumulate
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
-from .errors import INSTALL, BackendUnavailable
+from .errors import BackendUnavailable
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra, from where this package itself is installed from.
+
+    That is a checkout, a directory, a wheel, a URL, or else an index.
+    """
+    project = Path(__file__).resolve().parents[2]
+    if (project / "pyproject.toml").exists():
+        return f"pip install -e {shlex.quote(f'{project}[{extra}]')}"
+    found = {}
+    with suppress(PackageNotFoundError):  # of files without metadata, as in a zip
+        found = json.loads(distribution("dali-storage").read_text("direct_url.json") or "{}")
+    url, vcs = found.get("url", ""), found.get("vcs_info")
+    if url.startswith("file:") and not vcs:
+        where = f"{unquote(urlsplit(url).path)}[{extra}]"
+    else:
+        url = f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url and f" @ {url}"
+        where = f"dali-storage[{extra}]{url}"
+    return f"pip install {shlex.quote(where)}"
+
+
+def install_dali() -> str:
+    """The command where DALI or CuPy is missing."""
+    return f"{install('cuda12')} (or cuda13)"
 
 
 class Family(NamedTuple):
@@ -46,7 +75,7 @@ class Family(NamedTuple):
     @property
     def install(self) -> str:
         """The command that installs its packages."""
-        return f"pip install 'dali-storage[{self.extra}]'"
+        return install(self.extra)
 
     def lacks(self, module: str) -> BackendUnavailable | None:
         """The error for a missing module that is its own, or that it needs; None: no such one."""
@@ -91,7 +120,7 @@ def present(face: ModuleType, names: Iterable[str]) -> Iterable[str]:
 def explain(error: ModuleNotFoundError) -> None:
     """Raise `BackendUnavailable` for a family or a package; for DALI, `ModuleNotFoundError`."""
     if (name := error.name or "") in ("nvidia", "nvidia.dali"):
-        what = f"dali_storage needs NVIDIA DALI, which is not installed: {INSTALL}"
+        what = f"dali_storage needs NVIDIA DALI, which is not installed: {install_dali()}"
         raise ModuleNotFoundError(what, name="nvidia.dali") from None
     importers = [it.f_globals.get("__name__", "") for it, _ in walk_tb(error.__traceback__)]
     families = [family_of(it) for it in (name, *reversed(importers))]

@@ -14,14 +14,14 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from pathlib import Path
 from typing import Any
 
-from .errors import INSTALL, BackendUnavailable
+from .errors import BackendUnavailable
 from .faces import explained
 from .objects import scheme
 from .options import require_options
 from .reader import Reader
 
 GROUP = "dali_storage.backends"
-_INSTALL = {"nvidia.dali": INSTALL}  # whose package has another name
+_DALI = "nvidia.dali"  # whose package has another name
 
 
 def names() -> list[str]:
@@ -75,10 +75,11 @@ def load(name: str | type[Reader]) -> type[Reader]:
         raise
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and _is_package(error.name or "", point):
-            raise BackendUnavailable(
-                f"backend {name!r} needs the package {error.name}, which is not installed",
-                _INSTALL.get(error.name or "", f"pip install {error.name}"),
-            ) from error
+            from .families import install_dali
+
+            what = f"backend {name!r} needs the package {error.name}, which is not installed"
+            remedy = install_dali() if error.name == _DALI else f"pip install {error.name}"
+            raise BackendUnavailable(what, remedy) from error
         error.add_note(_describe(point))
         raise
     return _require_reader(backend, f"backend {name!r}: {_describe(point)}")
@@ -109,7 +110,7 @@ def configure(name: str | type[Reader], options: Mapping[str, Any]) -> type[Read
 def _is_package(module: str, point: EntryPoint) -> bool:
     """Return True if a missing module is an installable package, not a typo or a broken package."""
     own = ("dali_storage", "bmap_tools", point.module.partition(".")[0])
-    return module in _INSTALL or (module not in ("", *own) and "." not in module)
+    return module == _DALI or (module not in ("", *own) and "." not in module)
 
 
 def _require_reader(backend: object, what: str) -> type[Reader]:

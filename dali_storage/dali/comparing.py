@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from nvidia.dali import Pipeline
+from nvidia.dali.data_node import DataNode
 
 from .compat import has
 
@@ -72,7 +73,8 @@ def pipeline_of(
         checkpoint=checkpoint,
     )
     with pipeline:
-        pipeline.set_outputs(*read(**order))
+        found = read(**order)
+        pipeline.set_outputs(*([found] if isinstance(found, DataNode) else found))
     pipeline.build()
     return pipeline
 
@@ -81,6 +83,14 @@ def rows(data: Any, labels: Any) -> list[Row]:
     """The samples of a batch, from the outputs of a pipeline."""
     numbers = np.asarray(labels.as_tensor()).ravel().tolist()
     return [(label, zlib.crc32(content(data, slot))) for slot, label in enumerate(numbers)]
+
+
+def sums(*outputs: Any) -> list[Row]:
+    """As `rows()`, of any outputs; the number of bytes, and the CRC-32 of types, shapes and all."""
+    samples = zip(*([np.asarray(each) for each in it] for it in outputs), strict=True)
+    parts = [(repr([(it.dtype.str, it.shape) for it in each]), each) for each in samples]
+    whole = [b"".join([head.encode(), *(it.tobytes() for it in each)]) for head, each in parts]
+    return [(len(it), zlib.crc32(it)) for it in whole]
 
 
 def content(data: Any, slot: int) -> memoryview:
@@ -96,11 +106,12 @@ def pairs(
     batches: int,
     cut: int,
     guards: tuple[Guard, Guard] = (nullcontext, nullcontext),
+    rows: Callable[..., list[Row]] = rows,
 ) -> Iterator[Pair]:
     """The first batches of two new pipelines, and the batches after `cut` a second time.
 
     Our pipeline is saved at `cut`, and `restored` makes another one from this `checkpoint`.
-    `guards`: for our reader, and for DALI's.
+    `guards`: for our reader, and for DALI's. `rows`: of the outputs of a batch.
     """
     our_guard, their_guard = guards
     again: Pipeline | None = None

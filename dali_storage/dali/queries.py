@@ -196,4 +196,4 @@ def failure(error: Exception) -> str:
     """DALI's message about a failed operator, without its place in the code."""
     operator = str(error).partition("operator `nvidia.dali.")[2].partition("`")[0]
     text = re.split(_ITS_PLACE, str(error).rpartition("encountered:")[2], maxsplit=1)[0]
-    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :")
+    return f"{operator or 'an operator'} fails: {' '.join(text.split())[:150]}".rstrip(" :.")

@@ -97,6 +97,7 @@ class Meter(Observer):
         threads: the lanes and, last, the thread that asks; or the thread that opens the reader.
         times: histograms of the stages, in nanoseconds.
         requests: the backend's own histograms; None: there are none.
+        first_wait: nanoseconds of the first wait since `reset()`.
         waited: nanoseconds that the pipeline waited in all; `reset()` leaves it.
         batches: the batches that were given to DALI.
         nbytes: their bytes.
@@ -127,7 +128,7 @@ class Meter(Observer):
             self.requests.reset()
         for thread in self.threads:
             thread.slow = []  # a new list: the thread may be changing the old one
-        self.batches, self.nbytes, self.since = 0, 0, monotonic_ns()
+        self.batches, self.nbytes, self.first_wait, self.since = 0, 0, 0, monotonic_ns()
         self.ready = [0] * (self.room.depth + 1 if self.room else 0)
 
     @property
@@ -199,6 +200,8 @@ class Meter(Observer):
         waited = monotonic_ns() - self._asked
         self.threads[-1].sum_up(waited)
         self.waited += waited
+        if not self.batches:
+            self.first_wait = waited
         for nbytes in self._given:
             self.ready[min(self._ready, len(self.ready) - 1)] += 1  # one more after a Ctrl-C
             self.nbytes += nbytes

@@ -88,6 +88,8 @@ class ReaderStatistics:
         choices: the options that the backend chose by a rule, each with its value and the reason;
             "buffer_bytes"; and "depth" if there is no room for as many batches as asked for.
         seconds: the time since the beginning.
+        first_wait_seconds: the wait for the first batch, of which nothing has been read ahead; it
+            opens the files or the connections. The verdict leaves it out.
     """
 
     batches: int = 0
@@ -101,6 +103,7 @@ class ReaderStatistics:
     slowest: tuple[SlowBatch, ...] = ()
     choices: Mapping[str, str] = field(default_factory=dict, hash=False)
     seconds: float = field(default=0.0, compare=False)
+    first_wait_seconds: float = field(default=0.0, compare=False)
 
     def reset(self) -> None:
         """Have the reader count from zero; this object stays as it is.
@@ -128,9 +131,10 @@ class ReaderStatistics:
         if self.batches < _FEWEST:
             return f"{self.batches} batches, too few for a verdict"
         # Not by `ready`: lanes that read several small batches at once let it come in bursts.
-        if self.wait_seconds < self.seconds / 10:
+        waited, seconds = (it - self.first_wait_seconds for it in (self.wait_seconds, self.seconds))
+        if waited < seconds / 10:
             return "the storage keeps up: if the loop is slow, look at decoding and the model"
-        at_times = self.wait_seconds < self.seconds / 2
+        at_times = waited < seconds / 2
         return f"the storage is the bottleneck{' at times' * at_times}"
 
     @property
@@ -165,6 +169,7 @@ def figures(observer: Observer) -> ReaderStatistics:
         batches=meter.batches,
         bytes=meter.nbytes,
         wait_seconds=times.get("waiting", StageTimes()).total,
+        first_wait_seconds=meter.first_wait * _NS,
         depth=meter.room.ahead,
         ready=sum(n * count for n, count in enumerate(ready)) / max(meter.batches, 1),
         replaced=len(meter.bad),

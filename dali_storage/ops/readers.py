@@ -24,6 +24,7 @@ __all__ = [
     "NemoAsr",
     "Npz",
     "Numpy",
+    "Parquet",
     "Records",
     "Sequence",
     "TFRecord",
@@ -88,7 +89,7 @@ def refusing(name: str, missing: BackendUnavailable) -> type[ReaderOperator]:
 if TYPE_CHECKING:
     _Operator: type[ReaderOperator] = ReaderOperator
     COCO = Caffe = Caffe2 = Columns = File = Lmdb = MXNet = Manifest = _Operator
-    NemoAsr = Npz = Numpy = Records = Sequence = TFRecord = Webdataset = _Operator
+    NemoAsr = Npz = Numpy = Parquet = Records = Sequence = TFRecord = Webdataset = _Operator
 
 _FUNCTIONS = {name.replace("_", ""): name for name in functions.__all__}
 

@@ -4,7 +4,7 @@ import hashlib
 import random
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ def compare(subject: Subject, most: int, seed: int) -> Iterator[Check]:
 
 
 def _checks(subject: Subject, most: int, seed: int) -> Iterator[Check]:
+    if subject.call != "file":
+        with subject.their_errors():
+            theirs = pipeline_of(subject.reader(ours=False), {}, batch_size=1)
+            subject.total = int(theirs.epoch_size("theirs"))
+        yield from _orders(subject, {}, subject.seconds / len(VARIANTS))
+        return
     with _check(subject, "names, labels and bytes", _LISTING * subject.seconds) as check:
         _compare_listing(check, subject)
     yield check
@@ -57,13 +63,17 @@ def _checks(subject: Subject, most: int, seed: int) -> Iterator[Check]:
     each = subject.seconds / count
     affordable = max(subject.affordable(1 / (count * _READS)), _LEAST)
     some = dict([*known.items()][:affordable])
-    for name, order in VARIANTS.items():
-        with _check(subject, name, each) as check:
-            compare_order(check, subject, some, order)
-        yield check
+    yield from _orders(subject, some, each)
     for begin, end in _WORLDS:
         with _check(subject, f"{begin} ranks, resumed on {end}", each) as check:
             compare_ranks(check, subject, some, begin, end)
+        yield check
+
+
+def _orders(subject: Subject, known: Mapping[str, int], seconds: float) -> Iterator[Check]:
+    for name, order in VARIANTS.items():
+        with _check(subject, name, seconds) as check:
+            compare_order(check, subject, known, order)
         yield check
 
 

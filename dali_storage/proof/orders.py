@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, repeat, zip_longest
 from typing import Any
 
-from ..dali.comparing import Row, pairs, pipeline_of
+from ..dali.comparing import Row, pairs, pipeline_of, rows, sums
 from .result import Check, counted
 from .subject import Subject
 
@@ -18,12 +18,13 @@ def compare_order(
 ) -> None:
     """Compare two epochs and their metadata, also restored from a checkpoint in the first epoch.
 
-    Stops at the first different batch. `known`: the samples, and the CRC-32 of their bytes.
+    Stops at the first different batch. `known`: the samples, and the CRC-32 of their bytes; none
+    for a reader of containers, whose outputs are compared as they are.
     """
-    names = [*known]
-    shards = min(order.get("num_shards", 1), len(names))
+    names, total = [*known], len(known) or subject.total
+    shards = min(order.get("num_shards", 1), total)
     shard = min(order.get("shard_id", 0), shards - 1)
-    share = len(names) // shards
+    share = total // shards
     given = {"initial_fill": 4 * subject.at_once} if "random_shuffle" in order else {}
     given |= {**order, "num_shards": shards, "shard_id": shard}
     ours, theirs = (subject.reader(names, ours=which) for which in (True, False))
@@ -36,13 +37,14 @@ def compare_order(
     if got != meta:
         check.differs(f"reader_meta() is {got} instead of {meta}")
     size = mine.max_batch_size
-    batches = 2 * math.ceil(len(names) / shards / size)
+    batches = 2 * math.ceil(total / shards / size)
     cut = max(share // size // 2, 1)
-    guards = subject.our_errors, subject.their_errors
-    what, restored, right = f"2 epochs of {counted(len(names))}", 0, [*known.values()]
-    for each in pairs(mine, its, partial(make, ours), batches=batches, cut=cut, guards=guards):
+    how: dict[str, Any] = {"guards": (subject.our_errors, subject.their_errors)}
+    how |= {"batches": batches, "cut": cut, "rows": rows if known else sums}
+    what, restored, right = f"2 epochs of {counted(total)}", 0, [*known.values()]
+    for each in pairs(mine, its, partial(make, ours), **how):
         # Not DALI's bytes: it may pad batches of objects with memory that was never written.
-        wanted = [(label, right[label]) for label, _ in each.wanted]
+        wanted = [(label, right[label]) for label, _ in each.wanted] if known else each.wanted
         if each.got != wanted:
             where = f"batch {each.batch}"
             where += ", restored from a checkpoint" if each.restored else ""
@@ -55,7 +57,7 @@ def compare_order(
         restored += each.restored
         check.samples += 0 if each.restored else len(each.got)
         if subject.is_late(1.0 if restored else 2.0):
-            what = f"{counted(check.samples)} of 2 epochs of {len(names):,}"
+            what = f"{counted(check.samples)} of 2 epochs of {total:,}"
             what += "" if restored else ", no checkpoint"
             break
     check.compared = what + (f", shard {shard} of {shards}" if shards > 1 else "")
@@ -124,4 +126,5 @@ def _shown(names: Sequence[str], row: Row | None) -> str:
         return "nothing"
     label, checksum = row
     name = names[label] if label in range(len(names)) else f"label {label}"
+    name = name if names else f"{label} bytes"
     return f"{name} ({checksum:08x})"

@@ -4,17 +4,21 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from statistics import mean
 from typing import Any
+from urllib.parse import urlsplit
 
+from nvidia.dali import fn
+
+from .. import readers
 from ..bad_samples.replacement import path_of
 from ..contract import registry
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
 from ..contract.objects import scheme
 from ..dali.comparing import Read
-from ..dali.compat import DALI_FILE
 from ..dali.queries import failure
 from ..readers.batches import ReaderBatches, batches
 from ..readers.files import file
@@ -37,12 +41,15 @@ class Subject:
 
     Attributes:
         backend: the name of our reader's backend.
+        call: the name of both readers.
+        total: the number of samples in containers.
         samples: the catalog of our reader; None before the reader is made.
         size: the mean of the samples' bytes, about.
         pace: seconds of both readers together for a sample.
     """
 
     samples: Catalog | None = None
+    total = 0
     size = 4e6
     pace = 0.0
 
@@ -53,8 +60,12 @@ class Subject:
         options: Mapping[str, Any],
         filters: Mapping[str, Any],
         seconds: float,
+        call: str = "file",
+        files: Sequence[str] = (),
     ) -> None:
-        """`filters`: of `readers.file`. `seconds`: the time for the whole comparison.
+        """Both readers are the `call`; all but `file` are given `filters` only, and have `files`.
+
+        `filters`: of `readers.file`. `seconds`: the time for the whole comparison.
 
         Raises:
             ValueError, TypeError: an argument is wrong.
@@ -69,10 +80,14 @@ class Subject:
         chosen = registry.choose(backend, [path])
         registry.configure(chosen, options)
         self.backend, self.is_remote = str(chosen), bool(scheme(path))
-        self._root, self._filters = root, filters
+        self._root, self._filters, self.call = root, filters, call
+        if self.is_remote and not urlsplit(root).path.strip("/"):
+            what = "DALI's own reader finds nothing in a bucket without a prefix"
+            raise ValueError(f"cannot compare {root!r}: {what}; give {root.rstrip('/')}/PREFIX")
         self._ours: dict[str, Any] = {"backend": chosen, "backend_options": dict(options)}
         self._changed = dict[str, int]()  # when files and directories were changed last, in ns
-        if not self.is_remote:
+        self._watch(files)
+        if not (self.is_remote or files):
             with os.scandir(root) as entries:
                 classes = [entry.path for entry in entries if entry.is_dir()]
             self._watch([root, *classes])
@@ -111,14 +126,16 @@ class Subject:
         With all samples, ours has a third output: the index.
         """
         given: dict[str, Any] = {"file_root": self._root}
-        if names is None:
+        if self.call != "file":
+            given = {**self._filters}
+        elif names is None:
             given |= {**self._filters, **({"return_index": True} if ours else {})}
         else:
             given |= {"files": names, "labels": [*range(len(names))]}
         if ours:
-            return lambda **order: file(name="ours", **given, **self._ours, **order)
+            return partial(getattr(readers, self.call), name="ours", **given, **self._ours)
         # Without mmap, DALI accepts empty files, as ours does.
-        return lambda **order: DALI_FILE(name="theirs", dont_use_mmap=True, **given, **order)
+        return partial(getattr(fn.readers, self.call), name="theirs", dont_use_mmap=True, **given)
 
     def batches(self, names: Sequence[str], batch_size: int, **order: Any) -> ReaderBatches:
         """Open our reader of `names` without a pipeline; labels are as in `reader()`."""
@@ -189,8 +206,9 @@ class Subject:
         try:
             yield
         except Exception as error:
-            what = f"cannot compare {self._root!r}: DALI's own reader "
-            raise CannotCompareError(f"{what}{failure(error)}; give data DALI can read") from None
+            what = f"cannot compare {self._root!r}: DALI's own reader {failure(error)}"
+            remedy = "give images in class directories, tars, or .npy files"
+            raise CannotCompareError(f"{what}; {remedy}") from None
 
 
 def _sizes(classes: Sequence[str]) -> list[int]:

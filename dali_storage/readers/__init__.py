@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .nemo_asr import nemo_asr
     from .npy import numpy
     from .npz import npz
+    from .parquet import parquet
     from .recordio import mxnet
     from .records import records
     from .sequence import sequence
@@ -45,6 +46,7 @@ __all__ = [
     "nemo_asr",
     "npz",
     "numpy",
+    "parquet",
     "progress",
     "receipt",
     "records",

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..contract._types import HostBuffer, address_of
-from ..contract.errors import INSTALL, BackendUnavailable
+from ..contract.errors import BackendUnavailable
 
 _MAPPED = 3  # cudaHostRegisterPortable | cudaHostRegisterMapped: for all contexts, and for kernels
 _IO_MEMORY = 4  # cudaHostRegisterIoMemory
@@ -41,8 +41,10 @@ def require(gpu: int = 0) -> Any:
 
         runtime = cupy.cuda.runtime
     except Exception as error:  # of any kind, if it was built for another NumPy or CUDA
+        from ..contract.families import install_dali
+
         what = f"GPU memory and page-locked memory need CuPy, which cannot be imported: {error}"
-        raise BackendUnavailable(what, INSTALL) from None
+        raise BackendUnavailable(what, install_dali()) from None
     try:
         count = int(runtime.getDeviceCount())
     except RuntimeError as error:

@@ -1,6 +1,7 @@
 """Each command of benchmark.py measures its legs, once with --verify."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -97,8 +98,8 @@ def test_ctrl_c_shows_what_was_measured(data):
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("rich", r"dali-storage\[bench\]"),
-        pytest.param("nvidia.dali", r"dali-storage\[cuda12\]", marks=pytest.mark.long),
+        ("rich", "[bench]"),
+        pytest.param("nvidia.dali", "[cuda12]", marks=pytest.mark.long),
     ],
 )
 def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(broken, said):
@@ -107,7 +108,7 @@ def test_a_package_that_cannot_be_imported_is_named_with_its_remedy(broken, said
     with start("-c", script, ROOT / "benchmark.py", "demo") as process:
         _, log = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert re.search(said, log)
+    assert shlex.split(log.splitlines()[-1])[-1].endswith(f"{ROOT}{said}")
     assert "Traceback" not in log
 
 

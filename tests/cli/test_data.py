@@ -63,7 +63,10 @@ def test_what_is_printed_is_what_a_reader_chooses(root, monkeypatch, capsys, fit
     chosen = statistics(pipeline, "R").choices
     assert chosen["direct"].startswith(str(not fits))
     names = ("io", "direct", "lanes", "copying_lanes", "buffer_bytes")
-    assert [found[name] for name in names] == [chosen[name] for name in names]
+    words = {"lanes": " threads, a batch each", "buffer_bytes": " bytes of batches read ahead"}
+    words["copying_lanes"] = " of the lanes at once may copy from the page cache"
+    for name in names:
+        assert found[name] == chosen[name].replace(" (", f"{words.get(name, '')} (", 1)
     assert found["data"] == "12 files, 60,000 bytes"
     assert found["reader"].startswith(f"readers.file(file_root='{root}')")
     assert gain in found["expect"]
@@ -168,7 +171,10 @@ def test_objects_are_counted(server, monkeypatch, capsys):
         ("root/empty", "no files found under '{}' as CLASS/FILE: 0 directories"),
         ("root/class 0", "no files found under '{}' as CLASS/FILE, but 4 directly in it; if it"),
         (".", "no files found under '{}' as CLASS/FILE: 1 directories"),
-        ("x.tar.gz", "'{}' is not a tar, LMDB or TFRecord file; it is compressed with gzip; dec"),
+        (
+            "x.tar.gz",
+            "'{}' is not a tar, LMDB, Parquet or TFRecord file; it is compressed with gzip; dec",
+        ),
         ("root/class 0/0.jpg", "'{}' is neither a directory nor an index of samples"),
         ("pipe", "[Errno 20] Not a directory: '{}'"),
     ],

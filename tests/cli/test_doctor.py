@@ -13,6 +13,7 @@ from dali_storage.cli import doctor
 from dali_storage.contract import registry
 from dali_storage.contract.devices import DeviceStatus
 from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.families import COMMANDS
 from dali_storage.dali import compat
 from dali_storage.runtime import machine
 
@@ -152,6 +153,7 @@ def test_help_names_the_commands_and_a_wrong_one_has_a_suggestion(capsys):
         (["--help"], 0, "prove     compare our reader with DALI's on your data"),
         (["--version"], 0, f"dali_storage {dali_storage.__version__}"),
         (["indx"], 2, "unknown command 'indx'; did you mean index?"),
+        (["nope"], 2, f"'nope' is neither a command nor a file\ncommands: {', '.join(COMMANDS)}"),
         (["--json", "."], 2, "--json is not for DATA"),
         (["a.tar", "."], 2, "give one directory or URL, or several containers"),
     ):
@@ -168,7 +170,7 @@ def test_help_names_the_commands_and_a_wrong_one_has_a_suggestion(capsys):
     [
         ("import no_such_package_of_theirs", "needs the package no_such_package_of_theirs",
          "pip install no_such_package_of_theirs"),
-        ("import nvidia.dali", "", "dali-storage[cuda12]"),  # its package has another name
+        ("import nvidia.dali", "", "[cuda12]'"),  # its package has another name
         ("import dali_storage.reader_typo", "No module named 'dali_storage.reader_typo'", ""),
         ("import numpy.no_such_module", "No module named 'numpy.no_such_module'", ""),
         ("from dali_storage import Raeder", "ImportError: cannot import name 'Raeder'", ""),
@@ -188,7 +190,7 @@ def test_a_broken_plug_in_is_reported_as_what_it_is(
     monkeypatch.syspath_prepend(tmp_path)
     if source is not None:
         (tmp_path / f"{name}.py").write_text(source)
-    if remedy == "dali-storage[cuda12]":
+    if remedy == "[cuda12]'":
         monkeypatch.setitem(sys.modules, "nvidia", None)
     offer(plug=f"{name}:X")
     printed = reason_and_remedy(capsys)

@@ -83,7 +83,7 @@ def test_index_writes_to_a_directory(tar, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not a tar, LMDB or TFRecord file; it is empty"),
+        (b"", "is not a tar, LMDB, Parquet or TFRecord file; it is empty"),
         (b"some text\n", "is not a tar"),
         (gzip.compress(b"a" * 9999, mtime=0), "is not a tar.*; it is compressed with gzip"),
         (b"PK\x03\x04\x14" + bytes(99), "is not a tar.*; give a container"),

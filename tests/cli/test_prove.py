@@ -2,15 +2,16 @@
 
 import json
 import re
-import subprocess
-import sys
 
+import numpy as np
 import nvidia.dali
 import pytest
 
+from dali_storage import readers
 from dali_storage.cli import prove
 from dali_storage.dali.comparing import VARIANTS
 from dali_storage.reading.source import BatchStream
+from tests.kit.containers import write_tar
 
 
 @pytest.fixture
@@ -90,12 +91,38 @@ def test_what_was_compared_before_an_error_is_printed(
     assert capsys.readouterr().err == f"error: {said}\n"
 
 
-@pytest.mark.long
-def test_a_reader_of_the_output_may_go_away(root):
-    command = f"{sys.executable} -m dali_storage prove {root} | head -1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert done.stderr == ""
-    assert done.stdout.count("\n") == 1
+@pytest.fixture
+def tars(tmp_path):
+    tars = tmp_path / "ta rs ü"
+    tars.mkdir()
+    for number in range(3):
+        files = [(f"{n}.{ext}", b"%d %d" % (n, number)) for n in range(9) for ext in ("jpg", "cls")]
+        write_tar(tars / f"{number}.tar", files)
+    return tars
+
+
+def test_tars_and_arrays_are_compared_with_their_own_readers(tars, tmp_path, monkeypatch, capsys):
+    for number in range(9):
+        np.save(tmp_path / f"{number}.npy", np.full((2, number + 1), number, "f4"))
+    for given in ([tmp_path], [tars], sorted(tars.iterdir())):
+        assert prove.main([*map(str, given)]) == 0
+        head, *lines, verdict = capsys.readouterr().out.splitlines()
+        reader, count = ("numpy", 9) if given == [tmp_path] else ("webdataset", 27)
+        assert f" by readers.{reader}, python-file, " in head
+        assert len(lines) == len(VARIANTS)
+        assert all(re.search(f"  2 epochs of {count} samples.* equal$", line) for line in lines)
+        assert verdict == "verdict: all that was compared is equal"
+    real = readers.webdataset
+    other = lambda paths, **given: real(paths=paths[::-1], **given)  # noqa: E731
+    monkeypatch.setattr(readers, "webdataset", other)
+    assert prove.main([str(tars)]) == 1
+    assert "batch 0, slot 0: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bucket", ["s3://bucket", "s3://bucket/"])
+def test_of_a_bucket_dali_needs_a_prefix(bucket, capsys):
+    assert prove.main([bucket]) == 2
+    assert "in a bucket without a prefix; give s3://bucket/PREFIX\n" in capsys.readouterr().err
 
 
 def test_a_password_is_not_printed(capsys):

@@ -98,7 +98,7 @@ def test_without_dali_each_use_says_how_to_install_it_and_the_next_one_tries_aga
         "sys.meta_path.remove(hides); print(readers.sequence.__name__)"
     )
     *told, read, name = without("nvidia.dali", program)
-    install = "pip install 'dali-storage[cuda12]', or 'dali-storage[cuda13]'"
+    install = f"pip install -e '{ROOT}[cuda12]' (or cuda13)"
     assert told == [f"dali_storage needs NVIDIA DALI, which is not installed: {install}"] * 6
     assert (read, name) == ("[True]", "sequence")
 

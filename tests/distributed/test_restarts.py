@@ -38,6 +38,7 @@ def by_torchrun(data, tmp_path_factory):
     directory = tmp_path_factory.mktemp("restarts")
     (directory / "checkpoints" / "99").mkdir(parents=True)  # one that was being written
     example = ROOT / "examples" / "torchrun_resume.py", "--data", data
+    example += "--checkpoints", "checkpoints"
     for workers, steps in ((2, FIRST), (3, LAST)):
         torchrun(workers, "tests.kit.watched", directory, *example, "--steps", steps)
     return directory

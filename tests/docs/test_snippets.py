@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from nvidia.dali import fn
 from PIL import Image
@@ -31,6 +32,7 @@ from tests.kit.pages import snippets, text_of
 from tests.kit.parity import build, contents, take
 from tests.kit.paths import ROOT
 from tests.kit.printed import Printed
+from tests.kit.tables import write_table
 from tests.kit.videos import write_video
 
 
@@ -221,6 +223,20 @@ def test_the_images_of_the_lmdb_page_are_decoded(run, data):
     write_lmdb(run.data / "train_lmdb", values)
     text = run(program("docs/lmdb.md"), "data, labels = train().run()", SHAPES)
     assert max(shapes_by_label(text, images)) > 64
+
+
+def test_the_images_of_the_parquet_page_are_decoded(run, data):
+    images = contents_of(data)
+    (run.data / "cats").mkdir()
+    about = {"label": {"names": [f"class {n}" for n in range(len(images))], "_type": "ClassLabel"}}
+    columns = pa.table({"image": [{"bytes": it} for it in images], "label": range(len(images))})
+    metadata = {"huggingface": json.dumps({"info": {"features": about}})}
+    path = run.data / "cats/train-0.parquet"
+    write_table(path, columns.replace_schema_metadata(metadata))
+    text = run(program("docs/parquet.md"), "data, labels = pipe.run()", SHAPES)
+    names, _, shapes = text.partition("\n")
+    assert names == str(tuple(about["label"]["names"]))
+    assert max(shapes_by_label(shapes, images)) > 64
 
 
 def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(run):

@@ -260,7 +260,7 @@ def test_the_benchmark_finds_the_digest_of_the_files_in_each_leg(tmp_path, workl
     ("package", "command"),
     [
         ("dlio_benchmark", "pip install --no-deps dlio-benchmark==2.0.0"),
-        ("mpi4py", "pip install 'dali-storage[dlio]'"),
+        ("mpi4py", "[dlio]'"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command(package, command):

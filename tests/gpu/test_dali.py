@@ -16,7 +16,7 @@ from dali_storage import Reader
 from tests.gpu import readers as gpu_readers
 from tests.kit.paths import ROOT
 
-pytest.importorskip("nvidia.dali", reason="no DALI: pip install 'dali-storage[cuda12]'")
+pytest.importorskip("nvidia.dali", reason="no DALI: pip install '.[cuda12]'")
 
 from nvidia.dali import Pipeline, fn
 
@@ -27,7 +27,7 @@ BATCHES = 1000
 LONG = ("--batches", 250)  # so that filling the queues takes a small part of the time
 needs_benchmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("rich", "matplotlib", "PIL")),
-    reason="the benchmark is not installed: pip install 'dali-storage[bench]'",
+    reason="the benchmark is not installed: pip install '.[bench]'",
 )
 
 

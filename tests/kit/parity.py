@@ -28,6 +28,7 @@ from tests.kit.containers import (
     write_numbered_tfrecords,
 )
 from tests.kit.databases import write_numbered
+from tests.kit.tables import write_numbered_tables
 from tests.kit.tiers import by_tier
 
 Operator = Callable[..., Any]
@@ -175,9 +176,15 @@ _WRITERS = {
     "tfrecord": write_numbered_tfrecords,
     "mxnet": write_numbered_recordios,
 }
+_OF_COUNTS: dict[str, Callable[[Path, Sequence[int]], dict[str, Any]]] = {
+    "coco": lambda directory, counts: (
+        write_numbered_images(directory, sum(counts)) | {"image_ids": True}
+    ),
+    "parquet": write_numbered_tables,
+}
 _DATABASES = ("lmdb", "caffe", "caffe2")
-_NUMBERED = "columns", "file", "manifest", "mix", "mxnet", "nemo_asr", "records", *_DATABASES
-OUTPUT = {"tfrecord": "n", "coco": 3} | dict.fromkeys(_NUMBERED, 1)
+_NUMBERED = "columns", "file", "manifest", "mix", "mxnet", "nemo_asr", "parquet", "records"
+OUTPUT = {"tfrecord": "n", "coco": 3} | dict.fromkeys(_NUMBERED + _DATABASES, 1)
 """The output that is a number; of others the only one."""
 
 
@@ -220,8 +227,8 @@ def of_containers(reader: str, directory: Path, counts: Sequence[int]) -> dict[s
 
 
 def _of_files(reader: str, directory: Path, counts: Sequence[int]) -> dict[str, Any]:
-    if reader == "coco":
-        return write_numbered_images(directory, sum(counts)) | {"image_ids": True}
+    if reader in _OF_COUNTS:
+        return _OF_COUNTS[reader](directory, counts)
     files = [str(directory / f"{number}.bin") for number in range(len(counts))]
     each = [path for path, count in zip(files, counts, strict=True) for _ in range(count)]
     if reader in ("manifest", "nemo_asr"):

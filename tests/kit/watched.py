@@ -50,4 +50,5 @@ if __name__ == "__main__":
     directory, *sys.argv = sys.argv[1:]
     os.chdir(directory)
     record(directory, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as for a script
     runpy.run_path(sys.argv[0], run_name="__main__")

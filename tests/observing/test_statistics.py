@@ -143,6 +143,7 @@ def test_the_time_in_which_a_reader_blocks_is_reading_of_a_named_batch(clock):
         ahead.get(3)
         counted = ahead.statistics
     assert counted.times["reading"].max >= 0.1
+    assert counted.first_wait_seconds == counted.wait_seconds >= 0.1
     assert f"path/{3 * BATCH} and {BATCH - 1} more" in [slow.name for slow in counted.slowest]
 
 
@@ -173,6 +174,7 @@ def test_statistics_start_again_after_a_reset_and_the_loop_still_knows_all_waiti
     assert (before.batches, before.times["waiting"].count) == (1, 1)
     assert after == ReaderStatistics(depth=2, choices=after.choices)
     assert (last.batches, last.wait_seconds, total) == (1, 0, before.wait_seconds)
+    assert (before.first_wait_seconds, last.first_wait_seconds) == (before.wait_seconds, 0)
     assert "waiting" in last.times
 
 
@@ -211,14 +213,26 @@ def test_a_reset_before_the_first_batch_is_fine():
         (20, 2.5, "the storage is the bottleneck"),
     ],
 )
-def test_statistics_print_as_a_table_with_a_verdict(batches, seconds, verdict):
+@pytest.mark.parametrize("first", [0, 50])
+def test_statistics_print_as_a_table_with_a_verdict(batches, seconds, verdict, first):
     times = {"reading": StageTimes(20, 1.5, 0.002, 0.003, 0.004, 0.005)}
     slowest = (SlowBatch(0.005, "reading", "/a.jpg"),)
     found = ReaderStatistics(
-        batches, 3000, 1.25, 4, 2, 0, times, (), slowest, {"lanes": "3 (given)"}, seconds
+        batches,
+        3000,
+        first + 1.25,
+        4,
+        2,
+        0,
+        times,
+        (),
+        slowest,
+        {"lanes": "3 (given)"},
+        first + seconds,
+        first,
     )
     assert repr(found).splitlines() == [
-        f"{batches} batches, 3,000 bytes, waited 1.2 of {seconds:.1f} s, "
+        f"{batches} batches, 3,000 bytes, waited {first + 1.25:.1f} of {first + seconds:.1f} s, "
         "2.0 of 4 batches ready when asked",
         "stage          count   total s    p50 ms    p95 ms    p99 ms    max ms",
         "reading           20      1.50      2.00      3.00      4.00      5.00",

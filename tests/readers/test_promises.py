@@ -36,6 +36,7 @@ READERS = sorted({*readers.__all__} - OTHERS)
 COUNTS = [3, 2, 2]
 SIZE = sum(COUNTS)
 CONTAINERS = {"webdataset": "{}.tar", "tfrecord": "{}.tfrecord", "mxnet": "{}.rec"}
+CONTAINERS["parquet"] = "{}.parquet"
 CONTAINERS |= {name: "{}." + name + "/data.mdb" for name in ("caffe", "caffe2", "lmdb")}
 FILES = {"coco": "{}.bin", "npz": "{:03}.npz", "numpy": "{:03}.npy", "sequence": "stream/{:03}.png"}
 """The names of containers by their numbers, and of files by those of their samples."""
@@ -142,7 +143,7 @@ def test_a_bad_sample_is_replaced_by_a_good_one_and_told(reader, given, paths):
     assert {(it, os.path.normpath(path)) for it, path, _ in told} == {(it, paths[it]) for it in bad}
 
 
-SEARCHED = ["caffe", "caffe2", "lmdb", "npz", "tfrecord", "webdataset"]
+SEARCHED = ["caffe", "caffe2", "lmdb", "npz", "parquet", "tfrecord", "webdataset"]
 """Readers that find the places of samples in the containers. Others are told them, or need none."""
 
 
@@ -193,7 +194,8 @@ def test_readers_without_names_have_those_that_dali_gives_them(reader, tmp_path)
     assert len({*both(metas)} - {"N"}) == 1
 
 
-ALIKE = {"columns": "file", "manifest": "file", "npz": "file", "records": "file", "lmdb": "caffe"}
+ALIKE = {"columns": "file", "manifest": "file", "npz": "file", "parquet": "file"}
+ALIKE |= {"records": "file", "lmdb": "caffe"}
 """Readers that DALI lacks, and those of DALI that have their order."""
 
 

@@ -18,11 +18,11 @@ from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
 ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "manifest", "mxnet", "nemo_asr"]
-ALL += ["npz", "numpy", "records", "sequence", "tfrecord", "webdataset"]
+ALL += ["npz", "numpy", "parquet", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
 SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")
-SOURCE["webdataset"] = "paths"
+SOURCE |= dict.fromkeys(("parquet", "webdataset"), "paths")
 NO_FILES = {"files": None, "labels": None}
 REPLACE = {"on_error": "replace"}
 SECONDS = [0, -1.5, float("nan"), float("inf"), 10**400, True, np.bool_(True), "60", [60]]
@@ -212,6 +212,18 @@ OWN: dict[str, list[Row]] = {
         ({"files": "ftp://bucket/a.npy"}, "files must be a local path"),
         ({"file_root": "ftp://bucket"}, "file_root must be a local path"),
     ],
+    "parquet": [
+        ({"columns": 5}, "columns must be one value or a list, not 5"),
+        ({"columns": ["image", 5]}, "columns must be strings, not 5"),
+        ({"columns": []}, "columns must not be empty"),
+        ({"label": 5}, "label must be the name of a column or None, not 5"),
+        ({"label": None, "classes": ["a"]}, "classes needs label, the column of labels"),
+        ({"classes": ["a", "b", "a"]}, r"classes must have each name once, not \['a', 'b', 'a'\]"),
+        ({"missing": "none"}, "missing must be 'error', 'skip' or 'empty', not 'none'"),
+        ({"index_paths": ["a"]}, "index_paths must have one index for each file, not 1 for 3"),
+        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+        ({"paths": "hf://datasets/a/b"}, "paths must be a local path or a URL of .*, not 'hf://"),
+    ],
     "records": [
         ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
         ({"sizes": np.arange(23) - 5}, r"sizes must be from 0 .* not -5 \(sample 0\)"),
@@ -304,7 +316,7 @@ OWN: dict[str, list[Row]] = {
         ({"case_sensitive_extensions": "no"}, "case_sensitive_extensions must be True or False"),
     ],
 }
-DALIS = [name for name in ALL if name not in ("lmdb", "manifest", "records")]
+DALIS = [name for name in ALL if name not in ("lmdb", "manifest", "parquet", "records")]
 ROWS = [
     *(("file", *row) for row in COMMON),
     *((reader, *row) for reader, rows in OWN.items() for row in rows),

@@ -308,7 +308,8 @@ def test_a_replay_prints_what_a_run_with_breaks_has_had(order, root, tmp_path, c
 
     def replayed(*more):
         assert replay.main([*map(str, [tmp_path / "state", *words, *more])]) == 0
-        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        heads, *lines = map(str.split, capsys.readouterr().out.splitlines())
+        assert heads == ["step", "rank", "sample", "name"]
         return [(int(step), int(rank), int(it), name) for step, rank, it, name in lines]
 
     for step in draw.choices(range(len(steps)), k=by_tier(10, 100)):

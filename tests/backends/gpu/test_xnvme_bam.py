@@ -275,7 +275,7 @@ def test_without_a_driver_or_cupy_it_is_unavailable(tmp_path, monkeypatch):
     (tmp_path / VERSION).parent.mkdir(parents=True)
     (tmp_path / VERSION).write_text(FILES[VERSION])
     assert "CuPy, which cannot be imported" in str(XnvmeBamReader.unavailable())
-    assert "pip install 'dali-storage[cuda12]'" in str(XnvmeBamReader.unavailable())
+    assert "[cuda12]' (or cuda13)" in str(XnvmeBamReader.unavailable())
 
 
 def test_a_libxnvme_without_upcie_is_unavailable(monkeypatch):

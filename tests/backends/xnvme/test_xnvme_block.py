@@ -154,7 +154,7 @@ def test_memory_that_cannot_be_page_locked_is_freed(xnvme, mapped, gpus):
 @pytest.mark.parametrize(
     ("options", "missing", "message"),
     [
-        ({}, "CuPy", r"CuPy, which cannot be imported.*; pip install 'dali-storage\[cuda12\]'"),
+        ({}, "CuPy", r"CuPy, which cannot be imported.*; pip install .*\[cuda12\]'"),
         ({"mem": "gpu", "uri": "0000:ff:1f.7"}, "CuPy", "CuPy, which cannot be imported"),
         ({"gpu": 2}, "GPUs", "CUDA cannot be used"),
         ({"gpu": 2}, "GPU 2", "there is no GPU 2; choose one from 0 to 1"),

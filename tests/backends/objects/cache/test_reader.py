@@ -137,5 +137,5 @@ def test_without_google_crc32c_only_the_cache_is_refused(listed, store, folder, 
         pytest.raises(BackendUnavailable, match="google_crc32c") as caught,
     ):
         ObjectStoreReader(listed, cache=folder)
-    assert "dali-storage[object-store]" in caught.value.remedy
+    assert "[object-store]" in caught.value.remedy
     assert not folder.exists()
