@@ -15,7 +15,6 @@ An index is little-endian:
 import io
 import os
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,18 +23,17 @@ from typing import BinaryIO
 import numpy as np
 
 from ...contract.catalog import Catalog
-from ...contract.errors import ContainerChangedError, named
+from ...contract.errors import ContainerChangedError
 from ...contract.objects import scheme
 from ...contract.ranges import Ranges
 from ..files import LOCAL, MOST, Files, noting_states, sizes
+from ..sealed import REMEDY, sealed, unsealed
 from . import pages
 from .pages import Values
 
-_START = struct.Struct("<8sII")
 _FILE = struct.Struct(f"<{pages.GUARDED}sQq")
-_MAGIC, _LAYOUT = b"DALILMDB", 1
+_FRAME = b"DALILMDB", 1  # the magic number, and the layout
 _VALUE = 12  # bytes
-_REMEDY = "rebuild the index (python -m dali_storage index)"
 
 
 def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
@@ -44,7 +42,7 @@ def index(path: bytes, progress: Callable[[int], object]) -> list[bytes]:
     guards = b"".join(content for _, content in found.guards)
     file = _FILE.pack(guards, found.nbytes, found.changed_ns)
     parts = [file, found.starts.astype("<i8").tobytes(), found.sizes.astype("<u4").tobytes()]
-    return [_START.pack(_MAGIC, _LAYOUT, zlib.crc32(b"".join(parts))), *parts]
+    return sealed(_FRAME, parts)
 
 
 def read_index(path: bytes, file: BinaryIO) -> Values:
@@ -54,25 +52,19 @@ def read_index(path: bytes, file: BinaryIO) -> Values:
         ValueError: not an index of an LMDB file, a damaged one, or another layout.
         OSError: the index cannot be read.
     """
-    with named(path):
-        content = file.read()
-    name = f"index_path {os.fsdecode(path)!r}"
-    if not content.startswith(_MAGIC):
-        raise ValueError(f"{name} is not an index of an LMDB file; {_REMEDY}")
-    _, layout, crc = _START.unpack(content[: _START.size].ljust(_START.size, b"\0"))
-    if layout != _LAYOUT:
-        raise ValueError(f"{name} has layout {layout}, this release reads {_LAYOUT}; {_REMEDY}")
-    count, rest = divmod(len(content) - _START.size - _FILE.size, _VALUE)
-    if count < 0 or rest or zlib.crc32(memoryview(content)[_START.size :]) != crc:
-        raise ValueError(f"{name} is damaged: truncated, or with a wrong CRC-32; {_REMEDY}")
-    columns = _START.size + _FILE.size
-    starts = np.frombuffer(content, "<i8", count, columns).astype(np.int64)
-    lengths = np.frombuffer(content, "<u4", count, columns + 8 * count).astype(np.int64)
-    state, nbytes, changed_ns = _FILE.unpack_from(content, _START.size)
+    rest = unsealed("index_path", path, file, _FRAME, "an LMDB file", _fits)
+    count = (len(rest) - _FILE.size) // _VALUE
+    starts = np.frombuffer(rest, "<i8", count, _FILE.size).astype(np.int64)
+    lengths = np.frombuffer(rest, "<u4", count, _FILE.size + 8 * count).astype(np.int64)
+    state, nbytes, changed_ns = _FILE.unpack_from(rest)
     unread = io.BytesIO(state)
     places = pages.guarded(int.from_bytes(state[:4], "little"), starts, lengths)
     guards = [(at, unread.read(size)) for at, size in places]
     return Values(starts, lengths, guards, nbytes, changed_ns)
+
+
+def _fits(size: int) -> bool:
+    return size >= _FILE.size and (size - _FILE.size) % _VALUE == 0
 
 
 def find(
@@ -144,4 +136,4 @@ def _compare(
         if not is_same:
             what = f"index {os.fsdecode(indexes[file])!r} is of another file, or the file was"
             what = f"{what} written since, or copied without its time (cp -p keeps the time)"
-            raise ContainerChangedError(path, f"{what}; {_REMEDY}")
+            raise ContainerChangedError(path, f"{what}; {REMEDY}")

@@ -17,22 +17,21 @@ from __future__ import annotations
 import json
 import os
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from ...contract.catalog import Catalog
-from ...contract.errors import ContainerChangedError, named
+from ...contract.errors import ContainerChangedError
+from ..sealed import REMEDY, sealed, unsealed
 from .pages import Places
 
 if TYPE_CHECKING:
     from .footer import Footer  # imports pyarrow
 
-_START = struct.Struct("<8sIII")
-_MAGIC, _LAYOUT, _CRC_AT = b"DALIPARQ", 1, 16
-_REMEDY = "rebuild the index (python -m dali_storage index)"
+_HEADER = struct.Struct("<I")
+_FRAME = b"DALIPARQ", 1  # the magic number, and the layout
 
 
 class Index(NamedTuple):
@@ -63,10 +62,10 @@ def written(known: Mapping[str, Any], places: Mapping[str, Places]) -> list[byte
     """Return the parts of an index."""
     rows = [len(sizes) for _, sizes in places.values()]
     header = json.dumps({**known, "columns": [*places], "rows": rows[0]}).encode()
-    parts = [struct.pack("<I", len(header)), header]
+    parts = [_HEADER.pack(len(header)), header]
     for starts, sizes in places.values():
         parts += starts.astype("<i8").tobytes(), sizes.astype("<i4").tobytes()
-    return [_MAGIC, struct.pack("<II", _LAYOUT, zlib.crc32(b"".join(parts))), *parts]
+    return sealed(_FRAME, parts)
 
 
 def read_index(path: bytes, file: BinaryIO) -> Index:
@@ -76,18 +75,9 @@ def read_index(path: bytes, file: BinaryIO) -> Index:
         ValueError: not an index of a Parquet file, a damaged one, or another layout.
         OSError: the index cannot be read.
     """
-    with named(path):
-        content = file.read()
-    name = f"index_paths {os.fsdecode(path)!r}"
-    if not content.startswith(_MAGIC):
-        raise ValueError(f"{name} is not an index of a Parquet file; {_REMEDY}")
-    _, layout, crc, size = _START.unpack(content[: _START.size].ljust(_START.size, b"\0"))
-    if layout != _LAYOUT:
-        raise ValueError(f"{name} has layout {layout}, this release reads {_LAYOUT}; {_REMEDY}")
-    if zlib.crc32(memoryview(content)[_CRC_AT:]) != crc:
-        raise ValueError(f"{name} is damaged: truncated, or with a wrong CRC-32; {_REMEDY}")
-    at = _START.size + size
-    known, places = json.loads(content[_START.size : at]), {}
+    content = unsealed("index_paths", path, file, _FRAME, "a Parquet file")
+    at = _HEADER.size + _HEADER.unpack_from(content)[0]
+    known, places = json.loads(content[_HEADER.size : at]), {}
     for column in known["columns"]:
         starts = np.frombuffer(content, "<i8", known["rows"], at)
         sizes = np.frombuffer(content, "<i4", known["rows"], at + starts.nbytes)
@@ -112,8 +102,8 @@ def places_in(
     both = [key for key in now if None not in (now[key], index.state.get(key))]
     if any(now[key] != index.state[key] for key in both):
         what = f"{name} is of another file, or the file was written since, or copied without its"
-        raise ContainerChangedError(path, f"{what} time (cp -p keeps the time); {_REMEDY}")
+        raise ContainerChangedError(path, f"{what} time (cp -p keeps the time); {REMEDY}")
     for column in columns:
         if column not in index.places:
-            raise ValueError(f"{name} has no column {column!r}; {_REMEDY}")
+            raise ValueError(f"{name} has no column {column!r}; {REMEDY}")
     return [index.places[column] for column in columns]
