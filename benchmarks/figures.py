@@ -25,16 +25,20 @@ from .report import cell
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
-_TARS = "dali-webdataset,webdataset,webdataset-read"
-_RECORDS = "dali-tfrecord,tfrecord,tfrecord-read"
+_FILES = "dali,dali-nommap,dali-io-file,python-file,memory,naive"
+_DIRECT = "python-file-direct,xnvme-file,block,xnvme-block"
+_TARS = "dali-webdataset,dali-webdataset-nommap,webdataset,webdataset-samples"
+_RECORDS = "dali-tfrecord,dali-tfrecord-nommap,tfrecord,tfrecord-samples"
+_HOT = "webdataset-read,webdataset-memory,tfrecord-read,tfrecord-memory"
+_COLD = "webdataset-direct,webdataset-direct-samples,tfrecord-direct,tfrecord-direct-samples"
+_OBJECTS = "dali-s3-16,dali-s3-32,object-store,python-file"
 RUNS = {
     "gains": "compare --in twice,objects-30,cold,image,hot,tars",
-    "files-cold": "compare --cold --seed 1",
-    "files-hot": "compare --batches 1000",
-    "containers-cold": "containers --cold --seed 1 --rounds 9",
-    "containers-hot": "containers --seed 1 --rounds 7",
-    "containers-mapped": f"containers --batches 2000 --rounds 7 --readers {_TARS},{_RECORDS}",
-    "objects": "objects --url s3://files/train --seed 1 --batches 20",
+    "files-cold": f"compare --cold --seed 1 --readers {_FILES},{_DIRECT}",
+    "files-hot": f"compare --seed 1 --readers {_FILES}",
+    "containers-cold": f"containers --cold --seed 1 --readers {_TARS},{_RECORDS},{_COLD}",
+    "containers-hot": f"containers --seed 1 --readers {_TARS},{_RECORDS},{_HOT}",
+    "objects": f"objects --url s3://files/train --seed 1 --readers {_OBJECTS}",
 }
 """The options of benchmark.py, by the names of the tables."""
 _GAINS = {

@@ -84,10 +84,10 @@ def test_without_fuse_what_is_missing_is_named(tmp_path, monkeypatch):
 def test_the_memory_is_limited_for_a_while():
     before = memory._place()
     try:
-        with memory.limited(300 << 20):
+        with memory.limited(800 << 20):
             own = Path(memory._place()[0])
             assert own.name == f"dali-storage-benchmark-{os.getpid()}"
-            assert int((own / before[2]).read_text()) == 300 << 20
+            assert int((own / before[2]).read_text()) == 800 << 20
     except NotHereError as reason:
         pytest.skip(str(reason))
     assert memory._place() == before
@@ -95,7 +95,7 @@ def test_the_memory_is_limited_for_a_while():
 
 
 def test_a_memory_that_cannot_be_had_is_refused(tmp_path, monkeypatch):
-    said = "a memory of 9 MiB; at least 200 are needed"
+    said = "a memory of 9 MiB; at least 700 are needed"
     with pytest.raises(NotHereError, match=said), memory.limited(9 << 20):
         pass
     monkeypatch.setattr(memory, "_place", lambda: (tmp_path, tmp_path, "memory.max", "swap"))
