@@ -188,7 +188,7 @@ def test_a_record_is_verified_whenever_it_is_read():
 
 def test_verifying_without_its_package_says_how_to_get_it(write, monkeypatch):
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    with pytest.raises(BackendUnavailable, match=r"google_crc32c .*dali-storage\[verify\]"):
+    with pytest.raises(BackendUnavailable, match=r"google_crc32c .*pip install .*\[verify\]'"):
         build(path=write(FINE), verify=True)
 
 

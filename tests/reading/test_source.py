@@ -305,7 +305,7 @@ def test_ctrl_c_in_close_leaves_something_to_close(opener, point):
         source.close()
     source.close()
     assert opener.closed
-    assert lanes() <= before
+    wait_until(lambda: lanes() <= before)  # Python lists a thread a moment longer than it runs
 
 
 @pytest.mark.parametrize("started", [False, True])
