@@ -38,8 +38,12 @@ from ..samples.locations import location
 from .index import kind_of
 
 _PATIENCE_S, _CLASSES, _ENTRIES, _SIZED = 30.0, 30, 1_000_000, 500
-_CALLS = {"tar": "webdataset(ext=..., paths=", "TFRecord": "tfrecord(path=", "LMDB": "lmdb(path="}
-_CALLS["Parquet"] = "parquet(paths="
+_CALLS = {
+    "tar": "webdataset(ext=..., paths=",
+    "TFRecord": "tfrecord(path=",
+    "LMDB": "lmdb(path=",
+    "Parquet": "parquet(paths=",
+}
 _ARRAYS = {"*.npy": "numpy(", "*.npz": "npz(members=..., "}
 _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an option; its page
     "objects": ("twice as many", "backend_options={'cache': '/a/local/disk'}", "object-store"),

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from ..versions import ObjectPart
 
 # A lone CR or LF ends a line for some servers and proxies: no field may hide behind one.
-_FIELD = re.compile(
-    rb"[\r\n](connection|content-(?:encoding|length|range)|etag|retry-after|transfer-encoding)"
-    rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])",
-    re.I,
-)
-_LOCATION = re.compile(rb"[\r\n]location[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])", re.I)
+_VALUE = rb"[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n])"
+_NAMES = rb"connection|content-(?:encoding|length|range)|etag|transfer-encoding"
+_FIELD = re.compile(rb"[\r\n](" + _NAMES + rb")" + _VALUE, re.I)
+_LOCATION = re.compile(rb"[\r\n]location" + _VALUE, re.I)
+_RETRY_AFTER = re.compile(rb"[\r\n]retry-after" + _VALUE, re.I)
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
@@ -94,12 +93,10 @@ def _refusal(head: bytes) -> Refused:
 
 
 def _pause(head: bytes) -> float:
-    """The seconds of a Retry-After; 0 without a valid one."""
-    after = {name.lower(): it for name, it in _FIELD.findall(head)}.get(b"retry-after", b"")
-    text = after.decode("latin1")
+    """The seconds of a Retry-After, or until its date; 0 without a valid one."""
+    text = b"".join(_RETRY_AFTER.findall(head)[-1:]).decode("latin1")
     with suppress(ValueError):
-        at = (
-            float(text) if text.isdigit() else parsedate_to_datetime(text).timestamp() - time.time()
-        )
-        return max(at, 0.0)
+        if text.isdigit():
+            return float(text)
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
     return 0.0
