@@ -33,7 +33,7 @@ from ..reading.loading import LoadedBatch
 from ..reading.opening import Opening
 from ..reading.slots import Memory
 from ..reading.source import BatchStream
-from .compat import REMEDY, SEPARATE, VERSION
+from .compat import REMEDY, SEPARATE, VERSION, has
 from .iterators import drain
 from .seeds import inherited_seed
 
@@ -337,12 +337,14 @@ def _unwritten(pipeline: Pipeline) -> dict[int, bool]:
     """The ids of operators to whose outputs nobody can write; False if only in form of a list.
 
     Decoders never write. Of outputs that leave a pipeline, DALI makes one contiguous copy if they
-    are a list of two tensors or more. Other operators may pass an output on unchanged, to a user's
+    are a list of two tensors or more; but DALI 2.0 to 2.2, by its dynamic executor, only of tensors
+    that do not lie one after another. Other operators may pass an output on unchanged, to a user's
     function or out of the pipeline.
     """
     decoded, others = set[int](), set[int]()
     left = {id(it.source) for it in pipeline._graph_outputs}
-    if pipeline.device_id is not None or pipeline.max_batch_size < 2:
+    uncopied = pipeline.exec_dynamic and has((2, 0)) and not has((2, 3))
+    if uncopied or pipeline.device_id is not None or pipeline.max_batch_size < 2:
         others, left = left, set[int]()
     for each in pipeline._ops:
         known = type(each._op)

@@ -117,7 +117,7 @@ def test_compare_reads_a_mounted_folder(container, user, data):
     done = container(user, "compare", "--datadir", "/data", *options, volumes=(f"{data}:/data:ro",))
     assert done.returncode == 0, done.stderr
     assert owner(container.root / kept[1:]) == user
-    legs = json.loads((container.root / kept[1:]).read_text())["legs"]
+    legs = json.loads((container.root / kept[1:]).read_text())["readers"]
     read = {name for name, leg in legs.items() if leg["skipped"] is None}
     assert read >= READ_FILES
     for name in read:
@@ -133,7 +133,7 @@ def test_demo_makes_its_images_and_compares_the_legs(container, user):
     assert done.returncode == 0, done.stderr
     written = container.root / "tmp" / "demo"
     assert owner(written / "pictures" / "train") == USERS[0]
-    hot = json.loads((written / "demo.json").read_text())["hot"]["legs"]
+    hot = json.loads((written / "demo.json").read_text())["hot"]["readers"]
     for name in ("dali", "dali-nommap", "python-file"):
         assert len(hot[name]["rounds"]) == 1
     assert "Left out: S3: " in done.stdout

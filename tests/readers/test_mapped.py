@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import nvidia.dali
 import pytest
 from nvidia.dali import fn, tfrecord, types
 
@@ -118,7 +119,7 @@ def written_in_each_epoch(arguments, use, batch_size, **options):
 def test_what_leaves_the_pipeline_may_be_written_to(
     containers, batch_size, dynamic, asked, recwarn
 ):
-    """It is a view only if DALI copies it: a list of two samples or more."""
+    """It is a view only if DALI copies it: a list of two samples or more; not by DALI 2.0 to 2.2."""
     arguments = containers["webdataset"]
     read = arguments | {"dont_use_mmap": True}
     expected = written_in_each_epoch(read, lambda *outputs: outputs, batch_size)
@@ -127,7 +128,8 @@ def test_what_leaves_the_pipeline_may_be_written_to(
         arguments, lambda *outputs: outputs, batch_size, exec_dynamic=dynamic
     )
     assert found == expected == expected[:1] * 4
-    assert any(asked) == (batch_size > 1)
+    uncopied = dynamic and nvidia.dali.__version__.startswith(("2.0", "2.1", "2.2"))
+    assert any(asked) == (batch_size > 1 and not uncopied)
     assert not [it for it in recwarn if it.category is NotMapped]
 
 
