@@ -119,7 +119,7 @@ def written_in_each_epoch(arguments, use, batch_size, **options):
 def test_what_leaves_the_pipeline_may_be_written_to(
     containers, batch_size, dynamic, asked, recwarn
 ):
-    """It is a view only if DALI copies it: a list of two samples or more; not by DALI 2.0 to 2.2."""
+    """It is a view only if DALI copies it: a list of two samples or more; not in 2.0 to 2.2."""
     arguments = containers["webdataset"]
     read = arguments | {"dont_use_mmap": True}
     expected = written_in_each_epoch(read, lambda *outputs: outputs, batch_size)
