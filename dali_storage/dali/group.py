@@ -343,8 +343,8 @@ def _unwritten(pipeline: Pipeline) -> dict[int, bool]:
     """
     decoded, others = set[int](), set[int]()
     left = {id(it.source) for it in pipeline._graph_outputs}
-    uncopied = pipeline.exec_dynamic and has((2, 0)) and not has((2, 3))
-    if uncopied or pipeline.device_id is not None or pipeline.max_batch_size < 2:
+    copied = pipeline.device_id is None and pipeline.max_batch_size > 1
+    if not copied or (has((2, 0)) and not has((2, 3)) and pipeline.exec_dynamic):
         others, left = left, set[int]()
     for each in pipeline._ops:
         known = type(each._op)
