@@ -122,20 +122,21 @@ def test_compare_reads_a_mounted_folder(container, user, data):
     assert read >= READ_FILES
     for name in read:
         assert f"verifying {name}: the same as fn.readers.file" in done.stderr
-        (round_,) = legs[name]["rounds"]
-        assert round_["samples"] >= IMAGES  # for some seconds
+        turns = legs[name]["rounds"]
+        assert len(turns) in (8, 16)  # once more if the machine is busy
+        assert sum(turn["samples"] for turn in turns) >= IMAGES  # for some seconds
     assert "libxnvme" in legs["xnvme-file"]["skipped"]
 
 
 @pytest.mark.parametrize("user", USERS)
 def test_demo_makes_its_images_and_compares_the_legs(container, user):
     done = container(user, "demo", "--rounds", "1", "--batches", "20")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     written = container.root / "tmp" / "demo"
     assert owner(written / "pictures" / "train") == USERS[0]
     hot = json.loads((written / "demo.json").read_text())["hot"]["readers"]
     for name in ("dali", "dali-nommap", "python-file"):
-        assert len(hot[name]["rounds"]) == 1
+        assert len(hot[name]["rounds"]) in (8, 16)
     assert "Left out: S3: " in done.stdout
     assert "Traceback" not in done.stderr
     assert "atplotlib" not in done.stderr  # it warns if it has no directory to write to
