@@ -43,6 +43,7 @@ def main(directory: str, *commands: str) -> None:
     ray.init(_temp_dir=os.environ["TMPDIR"], **limits)
     for command in commands:
         sys.argv = shlex.split(command)
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as for a script
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 
