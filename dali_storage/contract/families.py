@@ -2,8 +2,8 @@
 
 A *family* is what only some users need: a container format, a backend, an argument, a command. The
 *core* is the rest. Nobody loads a family that nobody asks for, and without it all goes on but what
-it brings. The rows are in families.md; the page docs/design.md of the site shows them. Only messages load
-them.
+it brings. The rows are in families.md, which the site shows on the page of docs/design.md; only
+messages load them.
 """
 
 import json
