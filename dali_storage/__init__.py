@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .contract.faces import hold_names
-from .runtime import version as _version
 
 if TYPE_CHECKING:
     from .contract._types import Buffer, IntArray
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from .observing.statistics import ReaderStatistics, StageTimes, metrics
     from .ops.swapping import patch
     from .ranks import shard
+    from .runtime.version import __version__ as __version__
 
 __all__ = [
     "SCHEMES",
@@ -64,9 +64,6 @@ __all__ = [
     "statistics",
 ]
 
-__version__ = _version.VERSION
-
-
 hold_names(
     __name__,
     {
@@ -85,5 +82,6 @@ hold_names(
         ".dali.queries": "statistics",
         ".ops.swapping": "patch",
         ".ranks": "shard",
+        ".runtime.version": "__version__",
     },
 )

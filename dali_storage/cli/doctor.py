@@ -37,7 +37,7 @@ from ..contract.errors import BackendUnavailable
 from ..contract.families import COMMANDS, FAMILIES
 from ..reading.buffers import buffer_bytes
 from ..runtime import machine
-from ..runtime.version import VERSION
+from ..runtime.version import __version__
 from . import data, index_samples
 
 Verdict: TypeAlias = dict[str, Any]
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     what = "a directory, URL or index, or containers"
     parser.add_argument("data", nargs="*", metavar="DATA", help=what)
-    parser.add_argument("--version", action="version", version=f"dali_storage {VERSION}")
+    parser.add_argument("--version", action="version", version=f"dali_storage {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     words = sys.argv[1:] if arguments is None else arguments
     if words and (near := get_close_matches(words[0], COMMANDS, 1)) and _is_command(words[0]):

@@ -25,7 +25,7 @@ from typing import Any
 from bmap_tools import console
 
 from ..proof.result import Check
-from ..runtime.version import VERSION
+from ..runtime.version import __version__
 from ..samples.locations import location
 from . import data, index_samples
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     checks: list[Check] = []
     failed, error = 0, None
     about = {"root": None, "reader": None, "backend": given.backend, "options": dict(given.option)}
-    about |= {"seed": given.seed, "dali_storage": VERSION, "dali": None}
+    about |= {"seed": given.seed, "dali_storage": __version__, "dali": None}
     about["python"] = platform.python_version()
     try:
         for check in _compare(given, about):

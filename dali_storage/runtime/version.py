@@ -3,6 +3,6 @@
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    VERSION = version("dali-storage")
+    __version__ = version("dali-storage")
 except PackageNotFoundError:
-    VERSION = "unknown"  # of a checkout without installation
+    __version__ = "unknown"  # of a checkout without installation
