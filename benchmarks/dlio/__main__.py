@@ -244,9 +244,9 @@ def _show(name: str, rows: list[list[str]], page: bool, heading: str = "") -> in
     table = first + "|---" * len(rows[0]) + "|\n" + "".join(others)
     table = f"{heading}\n\n{table}" if heading else table
     print(table)
-    if page:
-        text = replaced(PAGE.read_text(encoding="utf-8"), name, table)
-        PAGE.write_text(text, encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    if page and f"<!-- figures: {name} -->" in text:  # the page has not all of them
+        PAGE.write_text(replaced(text, name, table), encoding="utf-8")
     return 0
 
 
