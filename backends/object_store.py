@@ -84,8 +84,7 @@ class ObjectStoreReader(Reader):
         Args:
             catalog: the samples.
             requests: the most requests in flight, over all lanes of a rank. At most 16 until the
-                median of the last 16 response times exceeds 10 ms: with a faster store, more would
-                only compete for the processors.
+                median of the last 16 response times exceeds 10 ms.
             lanes: batches read at once.
             timeout: seconds for the whole response, after which a request is given up.
             retry: seconds after an object's first request in which failures are retried. 0: none.

@@ -73,9 +73,8 @@ class PythonFileReader(Reader):
         Args:
             catalog: the samples.
             direct: read around the page cache (O_DIRECT): if the memory is needed elsewhere. Needs
-                less CPU per byte, but every epoch reads from the disk. None: where a data set on a
-                local disk is larger than 0.6 of the memory that the page cache may use, a share
-                that fits stays in the page cache, and the rest is read around it.
+                less CPU per byte, but every epoch reads from the disk. None: only what does not fit
+                into the page cache, of a data set on a local disk.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
                 on all others, or fewer if `buffer_bytes` of the reader does not hold so many.
             io: "io_uring": many small whole files by one system call. "aio": many reads by one call
