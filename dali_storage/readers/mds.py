@@ -1,0 +1,76 @@
+"""`readers.mds`: the columns of shards of MosaicML Streaming."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from ..contract._types import PathLike
+from ..contract.catalog import join_path
+from ..formats.files import Files
+from ..formats.shards.mds import parse
+from ..formats.shards.records import Records, find
+from ..samples.locations import location
+from ..samples.patterns import path_bytes
+from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
+from .containers import on_cpu, one_or_all, texts
+from .plugs import Common
+
+
+@makes_reader(samples=["path", "split"])
+def mds(
+    *,
+    path: PathLike,
+    columns: str | Sequence[str],
+    split: str | None = None,
+    shuffle: str = "dali",
+    **given: Unpack[ReaderArguments],
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
+    """Samples in MDS shards, which MosaicML Streaming has written (MDSWriter).
+
+    DALI has no such reader. The shards are read where they lie, through any backend, without the
+    package mosaicml-streaming. Without a shuffle, the order is that of StreamingDataset with
+    shuffle=False. For all other arguments see `readers.file`, except `device="gpu"`.
+
+    Args:
+        path: the directory or URL of the data set, which has an index.json.
+        columns: the column of each output. The whole record of a sample is read.
+        split: the directory below `path` that has the index.json, as in StreamingDataset.
+        shuffle: "dali": the order of DALI's readers of containers; `random_shuffle` draws from a
+            window that moves over the shards, `shuffle_after_epoch` shuffles the shards. "samples":
+            all samples are shuffled among each other, as in `readers.file`.
+
+    Returns:
+        A single node for a single column, otherwise a tuple of the nodes; with return_index the
+        last is the index, int64, shape (1,). By the encoding of the column:
+
+        * bytes, str (UTF-8), jpeg, png, json, str_int, str_float, str_decimal: the bytes of the
+          value, uint8, 1-D.
+        * int (int64), int8 to int64, uint8 to uint64, float16 to float64: shape (1,).
+        * ndarray:DTYPE:SHAPE: of this type and shape.
+
+        All are in host memory, bytes shared with DALI, numbers copied.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; a column is missing, or has another encoding;
+            the index is damaged, or of another format, or names shards with different columns, or a
+            shard that is not below its directory; there are no samples.
+        ContainerChangedError: a shard is damaged, or not the one in the index.
+        OSError: a file cannot be read; FileNotFoundError also for a shard that exists only
+            compressed, with the command that decompresses it.
+
+    The running pipeline raises the errors of `readers.file`, and:
+
+        * RecordError: the sizes in a record do not fit.
+        * ContainerChangedError: a shard has changed since its table was read.
+    """
+    common = Common(**given)
+    on_cpu(common.device, "records are split on the CPU")
+    root, names = location("path", path), texts("columns", columns)
+    if split:
+        root = join_path(root, path_bytes("split", split))
+    return prepare(
+        common,
+        lambda tree, remote: find(root, names, parse, Files(remote)),
+        Records("mds", names),
+        names=[root],
+        shuffle=shuffle,
+    ).returning(one_or_all)
