@@ -6,7 +6,7 @@ from typing import Unpack
 from ..contract._types import PathLike
 from ..formats.files import Files
 from ..formats.shards.litdata import parse
-from ..formats.shards.records import Records, find
+from ..formats.shards.records import ShardColumns, find
 from ..samples.locations import location
 from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
 from .containers import on_cpu, one_or_all, texts
@@ -64,7 +64,7 @@ def litdata(
     return prepare(
         common,
         lambda tree, remote: find(root, names, parse, Files(remote)),
-        Records("litdata", names),
+        ShardColumns("litdata", names),
         names=[root],
         shuffle=shuffle,
     ).returning(one_or_all)

@@ -7,7 +7,7 @@ from ..contract._types import PathLike
 from ..contract.catalog import join_path
 from ..formats.files import Files
 from ..formats.shards.mds import parse
-from ..formats.shards.records import Records, find
+from ..formats.shards.records import ShardColumns, find
 from ..samples.locations import location
 from ..samples.patterns import path_bytes
 from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
@@ -70,7 +70,7 @@ def mds(
     return prepare(
         common,
         lambda tree, remote: find(root, names, parse, Files(remote)),
-        Records("mds", names),
+        ShardColumns("mds", names),
         names=[root],
         shuffle=shuffle,
     ).returning(one_or_all)

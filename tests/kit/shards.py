@@ -67,7 +67,7 @@ def write_litdata(
     *,
     old: bool = False,
 ) -> Path:
-    """LitData chunks of samples, which are the encoded leaves; `old`: as before release 0.2.31."""
+    """Chunks of samples, which are their encoded leaves; `old`: as release 0.2.30 counts bytes."""
     root.mkdir(parents=True, exist_ok=True)
     rows = []
     for number, samples in enumerate(chunks):
@@ -79,8 +79,7 @@ def write_litdata(
             {"chunk_bytes": nbytes, "chunk_size": len(samples), "dim": None, "filename": name}
         )
     config = {"compression": None, "encryption": None, "data_format": [*formats]}
-    config |= {"data_spec": json.dumps([1, spec]), "chunk_bytes": 1 << 26, "chunk_size": None}
-    config |= {} if old else {"item_loader": "PyTreeLoader"}
+    config |= {"data_spec": json.dumps([1, spec]), "item_loader": "PyTreeLoader"}
     (root / "index.json").write_text(json.dumps({"chunks": rows, "config": config}))
     return root
 

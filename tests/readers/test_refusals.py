@@ -33,7 +33,7 @@ ALL = [
 ALL += ["npz", "numpy", "parquet", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
-SOURCE |= dict.fromkeys(("caffe", "caffe2", "litdata", "lmdb", "mds"), "path")
+SOURCE |= dict.fromkeys(("caffe", "caffe2", "lmdb"), "path")
 SOURCE |= dict.fromkeys(("parquet", "webdataset"), "paths")
 NO_FILES = {"files": None, "labels": None}
 REPLACE = {"on_error": "replace"}
@@ -181,6 +181,8 @@ OWN: dict[str, list[Row]] = {
         ({"columns": [b"n"]}, "columns must be strings, not b'n'"),
         ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are split on the CPU"),
         ({"path": "nowhere"}, "No such file or directory: 'nowhere/index.json'"),
+        ({"path": "ftp://x/y"}, "path must be a local path or a URL"),
+        ({"path": []}, "path must be str, bytes or os.PathLike, not .."),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
         ({"split": 5}, "split must be str, bytes or os.PathLike, not 5"),
     ],

@@ -16,7 +16,7 @@ from dali_storage import readers
 from dali_storage.contract.errors import ContainerChangedError, RecordError
 from dali_storage.contract.views import Views
 from dali_storage.formats.shards import litdata, mds
-from dali_storage.formats.shards.records import Records, find
+from dali_storage.formats.shards.records import ShardColumns, find
 from tests.kit.parity import BACKENDS, build, take, written
 from tests.kit.shards import LEAF, dict_of, file_of, write_litdata, write_mds
 
@@ -283,7 +283,7 @@ def test_a_shard_that_exists_only_compressed_is_named_with_the_command(tmp_path)
     edit(tmp_path, first(compression="zstd:7", zip_data=packed))
     assert found_in("mds", tmp_path, columns).delivered == 2
     (tmp_path / "shard.00000.mds").unlink()
-    message = f"compressed, and must be .* once: zstd -d {tmp_path}/a/.*.zstd: '.*/shard.00000.mds'"
+    message = f"compressed .*: zstd -d {tmp_path}/a/.*.zstd: '{tmp_path}/shard.00000.mds'"
     with pytest.raises(FileNotFoundError, match=message):
         found_in("mds", tmp_path, columns)
 
@@ -330,7 +330,7 @@ def outputs_of(reader, path):
     catalog = found_in(reader, path.parent, "a")
     content, ranges = np.frombuffer(path.read_bytes(), np.uint8), catalog.ranges
     views = Views(content, ranges.starts, ranges.sizes.astype(np.int64))
-    outputs = Records(reader, ["n", "b", "a"]).decode(catalog, np.arange(len(ranges)), views)
+    outputs = ShardColumns(reader, ["n", "b", "a"]).decode(catalog, np.arange(len(ranges)), views)
     return [[bytes(memoryview(it).cast("B")) for it in output] for output in outputs]
 
 
@@ -424,15 +424,14 @@ def test_the_package_mosaicml_streaming_reads_and_writes_the_same(tmp_path):
 @pytest.mark.long
 def test_the_package_litdata_reads_and_writes_the_same(tmp_path):
     why = "no litdata here: pip install litdata, in an environment of its own"
-    pytest.importorskip("litdata", reason=why)
-    from litdata import StreamingDataset
-    from litdata.streaming.writer import BinaryWriter
-
-    writer = BinaryWriter(str(tmp_path), chunk_bytes=20_000)
+    litdata = pytest.importorskip("litdata", reason=why)
+    writer = pytest.importorskip("litdata.streaming.writer").BinaryWriter(
+        str(tmp_path), chunk_bytes=20_000
+    )
     for number, row in enumerate(own_rows(60)):
         writer[number] = row
     writer.done()
     writer.merge(1)
-    own = StreamingDataset(str(tmp_path))
+    own = litdata.StreamingDataset(str(tmp_path))
     assert len([*tmp_path.glob("*.bin")]) > 3
     assert delivered("litdata", [*"abnx"], path=tmp_path) == columns_of(own[it] for it in range(60))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .records import Column, Index, Shard
+from .records import Column, ShardEntry, ShardIndex
 
 _RAW = {"audio", "bytes", "file", "image", "jpeg", "json", "pdf", "str", "text"}
 _RAW |= {"tifffile", "video"}
@@ -14,8 +14,9 @@ _NUMBERS = {"int": "<i8", "float": "<f8", "bool": "?"}
 # litData's own numbers of types, which differ for arrays and tensors.
 _NUMPY = ["i1", "<i2", "<i4", "<i8", "u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"]
 _TORCH = {1: "<f4", 3: "<f8", 9: "<f2", 11: "u1", 12: "i1", 14: "<i2", 16: "<i4", 18: "<i8"}
-_TORCH[19] = "?"
+_TORCH |= {19: "?", 20: "<u2"}
 _NUMBERED = {f"no_header_numpy:{number}": it for number, it in enumerate(_NUMPY)}
+_NUMBERED["no_header_numpy:13"] = "?"
 _NUMBERED |= {f"no_header_tensor:{number}": it for number, it in _TORCH.items()}
 _REMEDIES = {
     "jpeg_array": "give optimize() one leaf for each image",
@@ -28,7 +29,7 @@ _ARROW = "its rows are Arrow tables, as litData 0.2.74 and later write dicts of 
 _TRAILERS = {b"LDARW01\0": f"{_ARROW}; give optimize() tuples, or images as litdata.Jpeg"}
 
 
-def parse(root: str, index: Any) -> Index:
+def parse(root: str, index: Any) -> ShardIndex:
     """Return what an index says, see `records.Parse`.
 
     Columns are the leaves of a sample, named by their keys and numbers: "image", "meta.id", "0".
@@ -53,8 +54,8 @@ def parse(root: str, index: Any) -> Index:
     for row in index["chunks"]:
         count, nbytes = row["chunk_size"], row["chunk_bytes"]
         # Old releases leave out the table.
-        shards.append(Shard(row["filename"], count, (nbytes, nbytes + 4 * (count + 2))))
-    return Index(shards, tuple(map(_column, names, kinds)), trailers=_TRAILERS)
+        shards.append(ShardEntry(row["filename"], count, (nbytes, nbytes + 4 * (count + 2))))
+    return ShardIndex(shards, tuple(map(_column, names, kinds)), trailers=_TRAILERS)
 
 
 def _leaves(spec: Any, name: str = "") -> Iterator[str]:
@@ -63,9 +64,9 @@ def _leaves(spec: Any, name: str = "") -> Iterator[str]:
         yield name or "0"
         return
     children = spec["children_spec"]
-    has_keys = spec["type"].lower().endswith("dict")
+    has_keys = spec["type"] in ("builtins.dict", "collections.OrderedDict")
     keys = json.loads(spec["context"]) if has_keys else range(len(children))
-    for key, child in zip(keys, children, strict=True):
+    for key, child in zip(keys, children, strict=False):  # `parse()` counts
         yield from _leaves(child, f"{name}.{key}" if name else str(key))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .records import Column, Index, Shard
+from .records import Column, ShardEntry, ShardIndex
 
 _RAW = {"bytes", "jpeg", "json", "png", "str", "str_decimal", "str_float", "str_int"}
 _NUMBERS = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
@@ -21,7 +21,7 @@ _REMEDIES = {
 _COMMANDS = {"br": "brotli -d", "bz2": "bzip2 -dk", "gz": "gzip -dk", "zstd": "zstd -d"}
 
 
-def parse(root: str, index: Any) -> Index:
+def parse(root: str, index: Any) -> ShardIndex:
     """Return what an index says, see `records.Parse`. Compressed shards are not read.
 
     Raises:
@@ -29,7 +29,7 @@ def parse(root: str, index: Any) -> Index:
     """
     if "chunks" in index:
         raise ValueError(f"path {root!r} is a data set of litData: use readers.litdata")
-    shards, first = list[Shard](), dict[str, Any]()
+    shards, first = list[ShardEntry](), dict[str, Any]()
     for row in index["shards"]:
         raw, packed = row["raw_data"], row["zip_data"]
         about = f"path {root!r}, shard {raw['basename']!r}"
@@ -42,19 +42,17 @@ def parse(root: str, index: Any) -> Index:
             what = f"{about} has other columns or encodings than the first shard"
             raise ValueError(f"{what}; make a data set of each kind of shards")
         hint = _hint(root, packed["basename"], row["compression"]) if packed else ""
-        shards.append(Shard(raw["basename"], row["samples"], [raw["bytes"]], hint))
+        shards.append(ShardEntry(raw["basename"], row["samples"], [raw["bytes"]], hint))
     each = zip(*first.values(), strict=True)
-    return Index(shards, tuple(_column(*it) for it in each), is_configured=True)
+    return ShardIndex(shards, tuple(_column(*it) for it in each), is_configured=True)
 
 
 def _hint(root: str, packed: str, compression: str) -> str:
     """Return what to do if a shard exists only compressed."""
     codec = compression.partition(":")[0]
     every = posixpath.join(root, posixpath.dirname(packed), f"*.{codec}")
-    what = (
-        f"; the shards are compressed, and must be decompressed once: {_COMMANDS.get(codec, codec)}"
-    )
-    return f"{what} {every}"
+    how = f"{_COMMANDS[codec]} {every}" if codec in _COMMANDS else every
+    return f"; the shards are compressed ({codec}), and must be decompressed once: {how}"
 
 
 def _column(name: str, encoding: str, size: int | None) -> Column:

@@ -13,6 +13,7 @@ columns, without padding.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -35,7 +36,7 @@ _TRAILER = 8  # bytes
 _AGAIN = "it is truncated, damaged, or of another data set than its index: copy both again"
 
 
-class Shard(NamedTuple):
+class ShardEntry(NamedTuple):
     """A shard, as its index describes it.
 
     Attributes:
@@ -74,7 +75,7 @@ class Column(NamedTuple):
         return -1 if self.shape is None else math.prod(self.shape) * self.dtype.itemsize
 
 
-class Index(NamedTuple):
+class ShardIndex(NamedTuple):
     """The content of an index.json.
 
     Attributes:
@@ -84,13 +85,13 @@ class Index(NamedTuple):
         trailers: messages for files that end with these 8 bytes, and so have no records.
     """
 
-    shards: Sequence[Shard]
+    shards: Sequence[ShardEntry]
     columns: tuple[Column, ...]
     is_configured: bool = False
     trailers: Mapping[bytes, str] = {}
 
 
-Parse: TypeAlias = Callable[[str, Any], Index]
+Parse: TypeAlias = Callable[[str, Any], ShardIndex]
 """Makes the index of a directory, as text, from its JSON value.
 
 Any KeyError, TypeError, IndexError or AttributeError means that the value is not complete.
@@ -125,14 +126,15 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
         ends = sizes(found).tolist()
     except FileNotFoundError as error:
         missing = os.fsencode(error.filename)
-        hint = dict(zip(names, (it.hint for it in shards), strict=True)).get(missing, "")
-        raise os_error(error.errno or 0, missing, hint) from None
-    found = assembled(found, _places(found, index, shards, ends, files), "has no samples")
+        if hint := dict(zip(names, (it.hint for it in shards), strict=True)).get(missing):
+            raise os_error(errno.ENOENT, missing, hint) from None
+        raise
+    found = assembled(found, _places(found, index, shards, ends, files))
     found.sidecar["layout"] = index.columns
     return found
 
 
-def _read(root: bytes, parse: Parse, files: Files) -> Index:
+def _read(root: bytes, parse: Parse, files: Files) -> ShardIndex:
     path = join_path(root, b"index.json")
     with files.opened([path]) as opened:
         text = next(opened).read()
@@ -140,6 +142,7 @@ def _read(root: bytes, parse: Parse, files: Files) -> Index:
     try:
         index = parse(os.fsdecode(root), json.loads(text))
         numbers = [integer(it) for each in index.shards for it in (each.samples, *each.sizes)]
+        numbers += [integer(it.nbytes) + 1 for it in index.columns]
         parts = [each.name.split("/") for each in index.shards]
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{about} is not JSON ({error}); {remedy}") from None
@@ -166,7 +169,11 @@ def _require(root: bytes, columns: Sequence[Column], wanted: Sequence[str]) -> N
 
 
 def _places(
-    found: Catalog, index: Index, shards: Sequence[Shard], ends: Sequence[int], files: Files
+    found: Catalog,
+    index: ShardIndex,
+    shards: Sequence[ShardEntry],
+    ends: Sequence[int],
+    files: Files,
 ) -> list[tuple[IntArray, IntArray]]:
     """Return the starts and sizes of the records of each shard, whose files have `ends` bytes."""
     tables = [(number, 0, 4 * (it.samples + 2)) for number, it in enumerate(shards)]
@@ -192,7 +199,7 @@ def _places(
     return places
 
 
-class Records(Format):
+class ShardColumns(Format):
     """The chosen columns of a record."""
 
     labels = False
