@@ -24,11 +24,10 @@ def mds(
     shuffle: str = "dali",
     **given: Unpack[ReaderArguments],
 ) -> Prepared[DataNode | tuple[DataNode, ...]]:
-    """Samples in MDS shards, which MosaicML Streaming has written (MDSWriter).
+    """Samples in MDS shards of MosaicML Streaming, read where they lie. DALI has no such reader.
 
-    DALI has no such reader. The shards are read where they lie, through any backend, without the
-    package mosaicml-streaming. Without a shuffle, the order is that of StreamingDataset with
-    shuffle=False. For all other arguments see `readers.file`, except `device="gpu"`.
+    Without a shuffle, the order is that of StreamingDataset(shuffle=False). The package is not
+    needed. For all other arguments see `readers.file`, except `device="gpu"`.
 
     Args:
         path: the directory or URL of the data set, which has an index.json.
@@ -39,28 +38,26 @@ def mds(
             all samples are shuffled among each other, as in `readers.file`.
 
     Returns:
-        A single node for a single column, otherwise a tuple of the nodes; with return_index the
-        last is the index, int64, shape (1,). By the encoding of the column:
+        A node for each of `columns`, then the index with return_index, int64, shape (1,); a single
+        node alone. All are in host memory. By the encoding of the column:
 
-        * bytes, str (UTF-8), jpeg, png, json, str_int, str_float, str_decimal: the bytes of the
-          value, uint8, 1-D.
+        * bytes, str (UTF-8), jpeg, png, json, str_int, str_float, str_decimal: the bytes as they
+          were written; uint8, 1-D, shared with DALI.
         * int (int64), int8 to int64, uint8 to uint64, float16 to float64: shape (1,).
         * ndarray:DTYPE:SHAPE: of this type and shape.
 
-        All are in host memory, bytes shared with DALI, numbers copied.
-
     Raises:
         ValueError, TypeError: an argument is wrong; a column is missing, or has another encoding;
-            the index is damaged, or of another format, or names shards with different columns, or a
-            shard that is not below its directory; there are no samples.
+            the index is damaged or of another format, has shards with different columns, or one
+            that is not below its directory; there are no samples.
         ContainerChangedError: a shard is damaged, or not the one in the index.
-        OSError: a file cannot be read; FileNotFoundError also for a shard that exists only
-            compressed, with the command that decompresses it.
+        OSError: a file cannot be read. If only the compressed shard exists, the message has the
+            command that decompresses it.
 
     The running pipeline raises the errors of `readers.file`, and:
 
         * RecordError: the sizes in a record do not fit.
-        * ContainerChangedError: a shard has changed since its table was read.
+        * ContainerChangedError: a shard has changed since the reader was made.
     """
     common = Common(**given)
     on_cpu(common.device, "records are split on the CPU")

@@ -37,13 +37,9 @@ _AGAIN = "it is truncated, damaged, or of another data set than its index: copy 
 
 
 class ShardEntry(NamedTuple):
-    """A shard, as its index describes it.
+    """A shard, as its index describes it: the path below its directory, and what may be its bytes.
 
-    Attributes:
-        name: its path below the directory of the index.
-        samples: the number of its samples.
-        sizes: what may be the length of the file, in bytes.
-        hint: the remedy if the file is missing; "": unknown.
+    `hint` is the remedy if the file is missing, or "".
     """
 
     name: str
@@ -56,9 +52,8 @@ class Column(NamedTuple):
     """A column of all records.
 
     Attributes:
-        name: its name.
-        dtype: the type of its values.
-        shape: the shape of its values; None: one dimension, of any length.
+        name, dtype: the name, and the type of the values.
+        shape: the shape of the values; None: one dimension, of any length.
         is_stored: whether the size is stored in each record.
         refused: why its bytes are no values of `dtype`, and the remedy; "": they are.
     """
@@ -76,11 +71,9 @@ class Column(NamedTuple):
 
 
 class ShardIndex(NamedTuple):
-    """The content of an index.json.
+    """The content of an index.json; the columns are in the order of their values in a record.
 
     Attributes:
-        shards: all shards, in their order.
-        columns: all columns, in the order of their values in a record.
         is_configured: whether shards have a configuration before the records.
         trailers: messages for files that end with these 8 bytes, and so have no records.
     """
@@ -99,37 +92,31 @@ Any KeyError, TypeError, IndexError or AttributeError means that the value is no
 
 
 def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL) -> Catalog:
-    """Find the samples of a data set, in the order of its index and of its shards.
+    """Find the samples of the data set at `root`, in the order of its index and of its shards.
 
-    The sidecar of the catalog has "layout": the tuple of all `Column`s.
-
-    Args:
-        root: the directory or URL that has the index.json.
-        wanted: the names of the columns to be read.
-        parse: knows the format.
-        files: reads the index and the tables.
-
-    Raises:
-        ValueError: the index is damaged, or of another format; a column is missing, or its encoding
-            is refused; or there are no samples.
-        ContainerChangedError: a shard is damaged, or not the one in the index.
-        OSError: a file cannot be read.
+    The sidecar of the catalog has "layout": the tuple of all `Column`s. `wanted` are the names of
+    those to be read. `files` reads the index and the tables. Raises as `readers.mds`.
     """
     index = _read(root, parse, files)
-    shards = [it for it in index.shards if it.samples]
+    shards, about = [it for it in index.shards if it.samples], f"path {os.fsdecode(root)!r}"
     if not shards:
-        raise ValueError(f"path {os.fsdecode(root)!r} has no samples")
-    _require(root, index.columns, wanted)
+        raise ValueError(f"{about} has no samples")
+    known = {it.name: it for it in index.columns}
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"{about} has no column {name!r}: it has {[*known]!s:.400}")
+        if why := known[name].refused:
+            raise ValueError(f"{about}, column {name!r}: {why}; or read other columns")
     names = [join_path(root, os.fsencode(it.name)) for it in shards]
     try:
         found = noting_states(files.catalog(names))
-        ends = sizes(found).tolist()
+        places = _places(found, index, shards, files)
     except FileNotFoundError as error:
         missing = os.fsencode(error.filename)
         if hint := dict(zip(names, (it.hint for it in shards), strict=True)).get(missing):
             raise os_error(errno.ENOENT, missing, hint) from None
         raise
-    found = assembled(found, _places(found, index, shards, ends, files))
+    found = assembled(found, places)
     found.sidecar["layout"] = index.columns
     return found
 
@@ -158,24 +145,11 @@ def _read(root: bytes, parse: Parse, files: Files) -> ShardIndex:
     return index
 
 
-def _require(root: bytes, columns: Sequence[Column], wanted: Sequence[str]) -> None:
-    known, about = {it.name: it for it in columns}, f"path {os.fsdecode(root)!r}"
-    for name in wanted:
-        if name not in known:
-            has = ", ".join(map(repr, known))
-            raise ValueError(f"{about} has no column {name!r}: it has {has:.400}")
-        if why := known[name].refused:
-            raise ValueError(f"{about}, column {name!r}: {why}; or read other columns")
-
-
 def _places(
-    found: Catalog,
-    index: ShardIndex,
-    shards: Sequence[ShardEntry],
-    ends: Sequence[int],
-    files: Files,
+    found: Catalog, index: ShardIndex, shards: Sequence[ShardEntry], files: Files
 ) -> list[tuple[IntArray, IntArray]]:
-    """Return the starts and sizes of the records of each shard, whose files have `ends` bytes."""
+    """Return the starts and sizes of the records of each shard."""
+    ends = sizes(found).tolist()
     tables = [(number, 0, 4 * (it.samples + 2)) for number, it in enumerate(shards)]
     for (number, _, size), shard, end in zip(tables, shards, ends, strict=True):
         if end not in shard.sizes or end < size:
