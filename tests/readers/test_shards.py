@@ -17,6 +17,8 @@ from dali_storage.contract.errors import ContainerChangedError, RecordError
 from dali_storage.contract.views import Views
 from dali_storage.formats.shards import litdata, mds
 from dali_storage.formats.shards.records import ShardColumns, find
+from tests.kit.layouts import make_map
+from tests.kit.mapped import NEEDS_ROOT
 from tests.kit.parity import BACKENDS, build, take, written
 from tests.kit.shards import LEAF, dict_of, file_of, write_litdata, write_mds
 
@@ -100,6 +102,14 @@ def test_columns_are_read_from_objects(make, tmp_path, server):
     for path in filter(Path.is_file, tmp_path.rglob("*")):
         server.put(f"data/c/{path.relative_to(tmp_path)}", path.read_bytes())
     found = delivered(reader, **arguments | {"path": "s3://data/c"})
+    assert found == described(it.values() for it in values)
+
+
+@NEEDS_ROOT
+def test_columns_are_read_by_a_map_of_extents(root, tmp_path):
+    reader, arguments, values = of_mds(root)
+    storage = {"bmap": make_map(root, tmp_path / "bmap.json")}
+    found = delivered(reader, **arguments, backend="block", backend_options=storage)
     assert found == described(it.values() for it in values)
 
 
