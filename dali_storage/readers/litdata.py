@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from ..contract._types import PathLike
-from ..formats.files import Files
 from ..formats.shards.litdata import parse
-from ..formats.shards.records import ShardColumns, find
 from ..samples.locations import location
-from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
-from .containers import on_cpu, one_or_all, texts
+from .arguments import DataNode, Prepared, ReaderArguments, makes_reader
+from .mds import columns_of
 from .plugs import Common
 
 
@@ -42,13 +40,5 @@ def litdata(
     Raises:
         ValueError: also for `compression`, `encryption`, an `item_loader`, or rows in Arrow tables.
     """
-    common = Common(**given)
-    on_cpu(common.device, "records are split on the CPU")
-    root, names = location("path", path), texts("columns", columns)
-    return prepare(
-        common,
-        lambda tree, remote: find(root, names, parse, Files(remote)),
-        ShardColumns("litdata", names),
-        names=[root],
-        shuffle=shuffle,
-    ).returning(one_or_all)
+    root = location("path", path)
+    return columns_of("litdata", root, columns, parse, shuffle, Common(**given))

@@ -7,7 +7,7 @@ from ..contract._types import PathLike
 from ..contract.catalog import join_path
 from ..formats.files import Files
 from ..formats.shards.mds import parse
-from ..formats.shards.records import ShardColumns, find
+from ..formats.shards.records import Parse, ShardColumns, find
 from ..samples.locations import location
 from ..samples.patterns import path_bytes
 from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
@@ -59,15 +59,22 @@ def mds(
         * RecordError: the sizes in a record do not fit.
         * ContainerChangedError: a shard has changed since the reader was made.
     """
-    common = Common(**given)
-    on_cpu(common.device, "records are split on the CPU")
-    root, names = location("path", path), texts("columns", columns)
+    root = location("path", path)
     if split:
         root = join_path(root, path_bytes("split", split))
+    return columns_of("mds", root, columns, parse, shuffle, Common(**given))
+
+
+def columns_of(
+    operator: str, root: bytes, columns: str | Sequence[str], parse: Parse, shuffle: str, it: Common
+) -> Prepared[DataNode | tuple[DataNode, ...]]:
+    """Prepare the reader `operator` of the columns of a data set whose index `parse` knows."""
+    on_cpu(it.device, "records are split on the CPU")
+    names = texts("columns", columns)
     return prepare(
-        common,
+        it,
         lambda tree, remote: find(root, names, parse, Files(remote)),
-        ShardColumns("mds", names),
+        ShardColumns(operator, names),
         names=[root],
         shuffle=shuffle,
     ).returning(one_or_all)
