@@ -30,7 +30,7 @@ _TRAILERS = {b"LDARW01\0": f"{_ARROW}; give optimize() tuples, or images as litd
 
 
 def parse(root: str, index: Any) -> ShardIndex:
-    """Return what an index says, see `records.Parse`.
+    """Parse an index, see `records.Parse`.
 
     Columns are the leaves of a sample, named by their keys and numbers: "image", "meta.id", "0".
 

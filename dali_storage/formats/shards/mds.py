@@ -22,7 +22,7 @@ _COMMANDS = {"br": "brotli -d", "bz2": "bzip2 -dk", "gz": "gzip -dk", "zstd": "z
 
 
 def parse(root: str, index: Any) -> ShardIndex:
-    """Return what an index says, see `records.Parse`. Compressed shards are not read.
+    """Parse an index, see `records.Parse`. Compressed shards are not read.
 
     Raises:
         ValueError: it is of another format, or the shards have different columns.
@@ -48,7 +48,7 @@ def parse(root: str, index: Any) -> ShardIndex:
 
 
 def _hint(root: str, packed: str, compression: str) -> str:
-    """Return what to do if a shard exists only compressed."""
+    """Return the remedy for a shard that exists only compressed."""
     codec = compression.partition(":")[0]
     every = posixpath.join(root, posixpath.dirname(packed), f"*.{codec}")
     how = f"{_COMMANDS[codec]} {every}" if codec in _COMMANDS else every

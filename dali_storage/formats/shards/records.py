@@ -37,7 +37,7 @@ _AGAIN = "it is truncated, damaged, or of another data set than its index: copy 
 
 
 class ShardEntry(NamedTuple):
-    """A shard, as its index describes it: the path below its directory, and what may be its bytes.
+    """A shard: its path below the directory of the index, and the possible lengths of its file.
 
     `hint` is the remedy if the file is missing, or "".
     """
@@ -112,7 +112,7 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
         found = noting_states(files.catalog(names))
         places = _places(found, index, shards, files)
     except FileNotFoundError as error:
-        missing = os.fsencode(error.filename)
+        missing = os.fsencode(error.filename or "")
         if hint := dict(zip(names, (it.hint for it in shards), strict=True)).get(missing):
             raise os_error(errno.ENOENT, missing, hint) from None
         raise
