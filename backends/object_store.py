@@ -22,6 +22,7 @@ from ..contract.stages import enter
 from ..runtime.machine import processors
 from .files.samples import FILES_AT_ONCE
 from .linux import engines
+from .objects.http.pinned import PinningRemote
 from .objects.http.transport import OwnClient
 from .objects.pool import RequestPool
 from .objects.remote import StoreRemote
@@ -190,7 +191,10 @@ class ObjectStoreReader(Reader):
     @check_options(_NAME)
     def remote(cls, *, retry: _Retry = 120.0, check: Flag = True, **options: Any) -> Remote:
         of_stores = {name: value for name, value in options.items() if name in _OF_STORES}
-        return StoreRemote(Stores(**of_stores), retry, check)
+        stores, transport = Stores(**of_stores), options.get("transport")
+        if transport == "obstore":
+            return StoreRemote(stores, retry, check)
+        return PinningRemote(stores, retry, check, required=transport == "own")
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:

@@ -10,6 +10,7 @@ In the order to read:
     pool         concurrent requests of all lanes, which are `calls`, at the `pace` of the store
     threads      the engine of obstore: retries and hedging
     errors       obstore's errors as ours, which name its proxy: `proxies`
+    hub          the token of Hugging Face's hub, and what its refusals mean
     http/        the other engine: a client of our own
     cache/       samples on a local disk
 

@@ -16,6 +16,7 @@ import re
 from obstore import exceptions
 
 from ...contract.errors import ObjectReplacedError
+from . import hub
 from .proxies import proxy_of
 
 NO_CREDENTIALS = (
@@ -196,7 +197,8 @@ def mapped(error: BaseException, url: bytes) -> OSError:
         return error
     if isinstance(error, ShortBodyError | EncodedError):
         return OSError(error.number, str(error), os.fsdecode(url))
-    number, what = _explain(_Failure(error), error)
+    number, what = _explain(failure := _Failure(error), error)
+    what += hub.remedy(url, failure.status)
     if number == errno.ESTALE:
         return ObjectReplacedError(url, what)
     return OSError(number, what, os.fsdecode(url))

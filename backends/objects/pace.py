@@ -20,7 +20,7 @@ class Pace:
     Attributes:
         most: permits.
         few: as many as an engine uses until the store is slow.
-        times: how long each "request", "retry" and "hedge" took.
+        times: how long each "request", "retry" and "hedge" took, and the store told to be "paused".
     """
 
     def __init__(self, most: int) -> None:
@@ -43,7 +43,9 @@ class Pace:
 
     def rest(self, seconds: float) -> None:
         """Begin no request for some seconds, as the store has told."""
-        self._rest = max(self._rest, time.monotonic() + seconds)
+        if (more := seconds - self.resting) > 0:
+            self._rest = time.monotonic() + seconds
+            self.note("paused", more)
 
     def take(self) -> None:
         """Wait for a permit."""

@@ -17,6 +17,7 @@ from ...contract.devices import DeviceStatus
 from ...contract.errors import BackendUnavailable
 from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
+from . import hub
 from .credentials import Profile, signing, source
 from .errors import FORKED, NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
 from .keys import Keys
@@ -83,6 +84,7 @@ class Stores:
         self._region, self._anonymous = region, anonymous
         self.client = {"timeout": timedelta(seconds=timeout)} | dict(client)
         self._stores: dict[tuple[str, str], Store] = {}
+        self.targets: dict[bytes, Any] = {}  # of redirects, kept by the client of our own
         # The settings of each store, by scheme and bucket.
         self.settings: dict[tuple[str, str], dict[str, Any]] = {}
         self._signing: dict[str, Any] | None = None  # once a bucket of S3 is open; for all of them
@@ -120,6 +122,7 @@ class Stores:
         """Use what others, with the same options, have opened; their connections stay open."""
         self._stores, self.settings = {**others._stores}, {**others.settings}
         self._signing = others._signing
+        self.targets.update(others.targets)
 
     def renewed(self, error: BaseException, since: float) -> bool:
         """Test if a request of a time (monotonic) failed by keys that are replaced now.
@@ -174,6 +177,11 @@ class Stores:
             self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
         ):
             given["skip_signature"] = True
+        elif (
+            scheme not in _ENDPOINTS and not self._anonymous and (token := hub.authorization(name))
+        ):
+            own = self.client.get("default_headers") or {}
+            client["default_headers"] = token | own
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
         # obstore's retries leave out 425, and hedging would not see them.

@@ -13,7 +13,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.reader import Batch
-from ...contract.remote import Versions
+from ...contract.remote import PINNED, Versions
 from ..files.containers import outside_error
 from .calls import Client
 from .errors import ShortBodyError, compare, mapped, quoted
@@ -98,6 +98,7 @@ class VersionedObjects:
         """
         urls, count = self._catalog.file_paths(files), len(files)
         versions = self._versions[files].tolist() if self._check else [b""] * count
+        versions = [b"" if it.startswith(PINNED) else it for it in versions]
         numbers = self._sizes[files].tolist(), starts.tolist(), lengths.tolist()
         return [*map(ObjectPart, urls, map(self._stores.locate, urls), versions, *numbers)]
 
@@ -162,7 +163,7 @@ class VersionedObjects:
 
     def _compare(self, piece: ObjectPart, meta: ObjectMeta) -> None:
         """Refuse another version, even if the store ignores If-Match."""
-        version, size = version_of(meta) if self._check else b"", int(meta["size"])
+        version, size = version_of(meta) if piece.version else b"", int(meta["size"])
         if version == piece.version and is_strong(version) and piece.length == piece.size != size:
             raise _short(piece, size)  # without a range, `size` is only the length of the answer
         compare(piece.url, (size, version), (piece.size, piece.version))

@@ -5,7 +5,8 @@ Imported only if samples are objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -19,6 +20,12 @@ Versions: TypeAlias = npt.NDArray[np.bytes_]
 
 Part: TypeAlias = tuple[bytes, int, int | None]
 """The URL of an object, a position in it, and at most how many bytes from there; None: all."""
+
+Known: TypeAlias = tuple[int, bytes]
+"""The size in bytes and the version of an object whose URL names its content, as a commit does."""
+
+PINNED = b"pinned "
+"""The beginning of such a version. It is in indexes and caches, and not compared with ETags."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +78,14 @@ class Remote(Protocol):
 
 
 @runtime_checkable
+class SupportsPinned(Protocol):
+    """Access to a store that need not ask for what is known."""
+
+    def pinned(self, known: Mapping[bytes, Known]) -> AbstractContextManager[Remote]:
+        """Access that returns what is known of objects, by their URLs, and reads their content."""
+
+
+@runtime_checkable
 class SupportsRemote(Protocol):
     """A backend that lists objects, and reads the indexes of containers in a store."""
 
@@ -82,3 +97,14 @@ class SupportsRemote(Protocol):
 def remote_of(backend: object, **options: Any) -> Remote | None:
     """Return the `Remote` of a backend, or None: it reads only objects that the user names."""
     return backend.remote(**options) if isinstance(backend, SupportsRemote) else None
+
+
+@contextmanager
+def knowing(remote: Remote | None, known: Mapping[bytes, Known]) -> Iterator[Remote | None]:
+    """Yield access by which nothing that is known is asked for, if the store supports that."""
+    store: object = remote
+    if known and isinstance(store, SupportsPinned):
+        with store.pinned(known) as found:
+            yield found
+    else:
+        yield remote

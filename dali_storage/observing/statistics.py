@@ -81,8 +81,8 @@ class ReaderStatistics:
         replaced: the number of bad samples, with on_error="replace".
         times: the times of each stage: "queued" for a processor, "opening", "reading", "checking",
             "decoding" and "copying" in a lane, once for each batch; "waiting", once for each batch
-            requested by DALI; and for objects "request", "retry" and "hedge". A stage that did not
-            occur is missing.
+            requested by DALI; and for objects "request", "retry", "hedge" and "paused", as long
+            as the store asked for. A stage that did not occur is missing.
         ready_counts: the number of requests that found 0, 1, 2 and so on batches ready.
         slowest: the five batches with the slowest stages.
         choices: the options that the backend chose by a rule, each with its value and the reason;

@@ -1,12 +1,15 @@
 """`readers.parquet`: images or sounds in columns of Parquet files."""
 
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.remote import Known, Remote, knowing
 from ..formats.files import Files
 from ..formats.pieces import BYTES, Pieces
 from ..samples.locations import file_names
+from ..samples.patterns import PATH_TYPES, as_list, path_bytes
 from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
 from .containers import index_names, one_or_all, texts
 from .plugs import Common
@@ -34,7 +37,10 @@ def parquet(
     arguments see `readers.file`.
 
     Args:
-        paths: the files, one after another: paths, or URLs of objects.
+        paths: the files, one after another: paths, URLs of objects, or files of data sets on
+            Hugging Face's hub, `hf://datasets/OWNER/NAME[@REVISION]/PATH` with patterns in PATH,
+            such as `data/train-*.parquet`. They are read at the commit that REVISION, by default
+            `main`, has now. The extra `hub` lists them.
         columns: the column of each output, binary, or a struct with a member `bytes`, as of
             datasets' Image, Audio and Video. "pair.left" is a member of a struct.
         label: the column of labels: integers or booleans, which fit into int32, or text. None: no
@@ -76,7 +82,7 @@ def parquet(
     """
     from ..formats.parquet import catalog  # needs pyarrow
 
-    files = _files(paths)
+    files, known = _files(paths)
     outputs = texts("columns", columns)
     names = None if classes is None else texts("classes", classes)
     if label is None and names is not None:
@@ -88,17 +94,25 @@ def parquet(
     if missing not in ("error", "skip", "empty"):
         raise ValueError(f"missing must be 'error', 'skip' or 'empty', not {missing!r}")
     indexes = None if index_paths is None else index_names("index_paths", index_paths, files)
+
+    def find(tree: Any, remote: Remote | None) -> Catalog:
+        with knowing(remote, known) as access:
+            return catalog.find(files, outputs, label, names, indexes, missing, Files(access))
+
     return prepare(
         Common(**given),
-        lambda tree, remote: catalog.find(
-            files, outputs, label, names, indexes, missing, Files(remote)
-        ),
+        find,
         Pieces("parquet", "Parquet", [BYTES] * len(outputs), labels=label is not None),
         names=files,
         shuffle=shuffle,
     ).returning(one_or_all)
 
 
-def _files(paths: PathLike | Sequence[PathLike]) -> list[bytes]:
-    """Return the names of the files: paths as they are, or URLs."""
-    return file_names("paths", paths)
+def _files(paths: PathLike | Sequence[PathLike]) -> tuple[list[bytes], Mapping[bytes, Known]]:
+    """Return the paths or URLs of the files, and what is known of files of the hub."""
+    names = [path_bytes("paths", it) for it in as_list("paths", paths, PATH_TYPES)]
+    if any(it.startswith(b"hf://") for it in names):
+        from ..samples.hub import find  # needs huggingface_hub
+
+        return find(names)
+    return file_names("paths", names), {}

@@ -100,6 +100,7 @@ TRIALS = {  # a few seconds for each family; those of readers have `READS`
     "dynamic": "dynamic/test_epochs.py::test_two_epochs_at_once_take_from_one_stream",
     "proof": "cli/test_prove.py::test_filters_are_those_of_the_reader",
     "cli": "cli/test_doctor.py",
+    "hub": "samples/test_hub.py",
 }
 BY_TESTING = {"extents", "xnvme"}  # their tests inherit promises from the family "testing"
 UNTOLD = {"dlio", "dynamic", "loaders", "prometheus", "testing"}  # packages, which Python names

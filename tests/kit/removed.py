@@ -41,6 +41,8 @@ def ask(family: str) -> None:
         getattr(readers, name[1])
     if name := re.match(r"backend='(.+?)'", brings):
         registry.load(name[1])
+    if family == "hub":
+        readers.parquet(paths="hf://datasets/a/b/c")
     if family in ARGUMENTS:
         readers.file(file_root="/", pad_last_batch=True, **ARGUMENTS[family])
     if name := re.search(r"\b(report|patch)\b", brings):

@@ -7,6 +7,7 @@ In the order to read:
     traffic      which are sent when, on which connections
     standing     when a server is left to obstore
     redirects    where web servers have their bytes
+    pinned       the same before there is a reader, for objects of known sizes
     connections  receive bodies at their destination
     answers      the one kind of answer that is taken
     loop         the thread of all this, which ends before the interpreter does

@@ -19,6 +19,8 @@ _NAMES = rb"connection|content-(?:encoding|length|range)|etag|transfer-encoding"
 _FIELD = re.compile(rb"[\r\n](" + _NAMES + rb")" + _VALUE, re.I)
 _LOCATION = re.compile(rb"[\r\n]location" + _VALUE, re.I)
 _RETRY_AFTER = re.compile(rb"[\r\n]retry-after" + _VALUE, re.I)
+# draft-ietf-httpapi-ratelimit-headers: no requests are left for t seconds.
+_NONE_LEFT = re.compile(rb"[\r\n]ratelimit[ \t]*:[^\r\n]*;r=0;t=(\d+)", re.I)
 
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
@@ -93,7 +95,9 @@ def _refusal(head: bytes) -> Refused:
 
 
 def _pause(head: bytes) -> float:
-    """The seconds of a Retry-After, or until its date; 0 without a valid one."""
+    """The seconds of a RateLimit, of a Retry-After, or until its date; 0 without a valid one."""
+    if left := _NONE_LEFT.search(head):
+        return float(left[1]) + 1  # the hub's seconds are rounded down
     text = b"".join(_RETRY_AFTER.findall(head)[-1:]).decode("latin1")
     with suppress(ValueError):
         if text.isdigit():

@@ -115,11 +115,11 @@ class WebJob(Job):
 
 
 class Redirects:
-    """The targets of URLs."""
+    """The targets of URLs, in a mapping that several clients may use one after another."""
 
-    def __init__(self) -> None:
+    def __init__(self, targets: dict[bytes, Target | None]) -> None:
         # By URL; None: this one does not redirect, as others of its server do.
-        self._targets: dict[bytes, Target | None] = {}
+        self._targets = targets
         self._asked: dict[bytes, list[WebJob]] = {}  # that wait for the answer to another request
         self._redirecting: dict[Server, bool] = {}  # not there: no answer so far
 
@@ -133,7 +133,8 @@ class Redirects:
             return [], error is not None
         if error and self._goes_on(job, error):
             return self.ready([job]), False
-        if not error and self._redirecting.setdefault(job.home[0], False) and job.asks:
+        redirects = bool(job.target)
+        if not error and self._redirecting.setdefault(job.home[0], redirects) and job.asks:
             self._targets[job.url] = job.target
         return self.forget(job), error is not None
 

@@ -30,12 +30,14 @@ class Traffic:
         failed: Callable[[Job, Exception | None, Standing], None],
         left: Callable[[Job], bool],
         wake: Callable[[], None],
+        redirects: Redirects,
         required: bool,
     ) -> None:
         """Send nothing yet.
 
         `failed` gets requests for obstore, with the error if they have failed; `left` tests if
-        obstore makes a request. `wake` has `send()` called soon. `required`: see `Standing`.
+        obstore makes a request. `wake` has `send()` called soon. `redirects` are kept there.
+        `required`: see `Standing`.
         """
         self._pace, self._retry, self._failed, self._wake = pool.pace, pool.retry, failed, wake
         self._left = left
@@ -44,7 +46,7 @@ class Traffic:
         self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
-        self._redirects = Redirects()
+        self._redirects = redirects
         self._looking = False  # for late answers
 
     def send(self, jobs: Iterable[Job] = ()) -> None:

@@ -14,6 +14,7 @@ from ....contract.options import Choice
 from ..store import Stores, split
 from .answers import Refused
 from .loop import LoopThread
+from .redirects import Redirects
 from .requests import Bucket, bucket_of, headers_of
 from .traffic import Traffic
 
@@ -47,7 +48,8 @@ class OwnClient:
         self._buckets: dict[bytes, Bucket | str] = {}
         self.choices: dict[str, Choice[str]] = {}  # what obstore reads, and why
         self._leaving = threading.Lock()
-        self._traffic = Traffic(pool, self._fail, self._is_left, self._wake, required)
+        redirects = Redirects(stores.targets)
+        self._traffic = Traffic(pool, self._fail, self._is_left, self._wake, redirects, required)
         self._thread = LoopThread(self._end)
 
     def __str__(self) -> str:

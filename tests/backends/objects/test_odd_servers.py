@@ -237,19 +237,21 @@ def test_names_that_obstore_would_change_are_refused(name, says):
         batch(0, 1)
 
 
-def test_all_wait_as_long_as_a_busy_store_tells_one():
-    told = []
+@pytest.mark.parametrize("header", ["Retry-After: 1", 'RateLimit: "resolvers";r=0;t=0'])
+def test_all_wait_as_long_as_a_busy_store_tells_one(header):
+    told, answered = [], f"HTTP/1.1 429 X\r\n{header}\r\nContent-Length: 0\r\n\r\n".encode()
 
     def busy(request, answer):
         if request.startswith(b"GET /1") and (not told or time.monotonic() < told[0] + 1):
             told.append(time.monotonic())
-            return b"HTTP/1.1 429 X\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+            return answered
         return answer
 
     with odd(CONTENTS, change=busy) as its, reading(its.url) as batch:
         assert batch(0, COUNT) == [*CONTENTS.values()]
         assert batch.reader.transport == OWN
         assert len(its.log) == 2 * COUNT + len(told)
+        assert batch.reader.times.merged()["paused"].total >= 1e9
     assert len(told) <= 4  # those under way
 
 

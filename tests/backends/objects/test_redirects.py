@@ -1,11 +1,8 @@
 """Web servers that redirect to signed URLs: the targets are kept, renewed, and told to nobody."""
 
-import re
 import threading
 from collections import Counter
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -21,6 +18,7 @@ from dali_storage.backends.objects.http.redirects import Redirects, Web, WebJob
 from dali_storage.contract.catalog import Catalog
 from dali_storage.contract.ranges import Ranges
 from dali_storage.testing import read
+from tests.kit.objects.hub import reply, reply_with_part, serving
 
 COUNT, STEP, SIZE = 20, 40_000, 3000  # so far from each other that none are requested together
 FILES = [np.random.default_rng(number).bytes(COUNT * STEP) for number in range(3)]
@@ -54,7 +52,7 @@ class Hub:
             place = f"{path}?hop={int(hop or 0) + 1}"  # on the same host
         else:
             place = f"http://127.0.0.1:{self.port}{path}?{self.query}X-Sig={self.given}"
-        self.answer(it, self.status, b"moved " * 100, {"Location": place})
+        reply(it, self.status, b"moved " * 100, {"Location": place})
 
     def store(self, it):
         path, _, query = it.path.partition("?")
@@ -63,38 +61,8 @@ class Hub:
             allowed = query.endswith(f"X-Sig={self.signature}")
             self.stored[allowed] += 1
         if not allowed:
-            return self.answer(it, 403, b"signature of canary", {})
-        data, status, headers = FILES[int(path[2:])], 200, {"ETag": f'"{path[1:]}"'}
-        if part := re.fullmatch(r"bytes=(\d+)-(\d+)", it.headers.get("Range", "")):
-            first, last = map(int, part.groups())
-            headers["Content-Range"], status = f"bytes {first}-{last}/{len(data)}", 206
-            data = data[first : last + 1]
-        return self.answer(it, status, data, headers)
-
-    def answer(self, it, status, body, headers):
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\n{head}\r\n"
-        it.wfile.write(head.encode() + body * (it.command == "GET"))
-
-
-@contextmanager
-def serving(answer):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version, wbufsize = "HTTP/1.1", 1 << 16
-        log_message = lambda *_: None  # noqa: E731
-        do_GET = do_HEAD = lambda self: answer(self)  # noqa: N815
-
-        def handle(self):
-            with suppress(ConnectionError):
-                super().handle()
-
-    class Listening(ThreadingHTTPServer):
-        request_queue_size, daemon_threads = 128, True
-
-    with Listening(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=[0.01]).start()
-        yield server.server_port
-        server.shutdown()
+            return reply(it, 403, b"signature of canary")
+        return reply_with_part(it, FILES[int(path[2:])], f'"{path[1:]}"')
 
 
 @pytest.fixture
@@ -187,7 +155,7 @@ def test_bad_redirects_are_errors_that_name_the_file(hub, place):
         reader.sizes(np.arange(3), 0)
 
         def redirect(it):
-            hub.answer(it, 302, b"", {"Location": place.format(hub=hub.url, path=it.path)})
+            reply(it, 302, b"", {"Location": place.format(hub=hub.url, path=it.path)})
 
         hub.redirect = redirect
         with pytest.raises(OSError, match=r"f\d"):
@@ -210,7 +178,7 @@ def jobs():
 
 
 def test_the_requests_of_a_url_wait_for_the_first_which_may_end_in_any_way(jobs):
-    kept = Redirects()
+    kept = Redirects({})
     first, second, third, fourth, *rest = jobs
     assert kept.ready(jobs[:4]) == [first]
     assert kept.ended(first, OSError()) == ([second], True)  # the next one asks
@@ -227,7 +195,7 @@ def test_the_requests_of_a_url_wait_for_the_first_which_may_end_in_any_way(jobs)
 
 
 def test_of_requests_that_are_refused_at_once_one_renews_and_a_new_target_is_not_asked_twice(jobs):
-    kept = Redirects()
+    kept = Redirects({})
     first, second, third, *_ = jobs
     kept.ready([first])
     kept.ended(first, Redirected("https://store/1"))
@@ -243,7 +211,7 @@ def test_of_requests_that_are_refused_at_once_one_renews_and_a_new_target_is_not
 
 
 def test_the_end_of_an_old_request_does_not_bring_its_target_back(jobs, monkeypatch):
-    kept, clock = Redirects(), redirects.time
+    kept, clock = Redirects({}), redirects.time
     first, old, renewing, last, *_ = jobs
     kept.ready([first])
     kept.ended(first, Redirected("https://store/1?X-Amz-Expires=600"))
@@ -276,7 +244,7 @@ def test_secrets_stay_with_their_scheme_host_and_port(jobs, place, same):
 
 
 def test_a_redirect_to_less_security_or_in_a_circle_is_not_followed(jobs):
-    kept = Redirects()
+    kept = Redirects({})
     kept.ready(jobs[:1])
     assert kept.ended(jobs[0], Redirected("http://hub/a/f")) == ([], True)
     kept.ready(jobs[1:2])
@@ -286,7 +254,7 @@ def test_a_redirect_to_less_security_or_in_a_circle_is_not_followed(jobs):
 
 
 def test_urls_of_a_server_that_never_redirects_do_not_wait(jobs):
-    kept = Redirects()
+    kept = Redirects({})
     kept.ready(jobs[:1])
     kept.ended(jobs[0], None)
     assert kept.ready(jobs[1:]) == jobs[1:]
