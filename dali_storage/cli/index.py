@@ -1,8 +1,8 @@
 """`python -m dali_storage index`, in four forms: this one is `FILE... [-o DIR]`, for containers.
 
-A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB, and
-a URL that ends in `.parquet`: `index_samples` makes the index of the samples below, and verifies
-it. `index_coco` parses annotations.
+A directory or a URL is not a container, except for a directory with the `data.mdb` of an LMDB, a
+URL that ends in `.parquet`, and a name of a hub, hf://...: `index_samples` makes the index of the
+samples below, and verifies it. `index_coco` parses annotations.
 
 The first bytes of a container show its kind. The index has DALI's format (LMDB and Parquet files,
 for which DALI has no format, have our own), and is written beside the container or to DIR: `x.tar`
@@ -25,6 +25,7 @@ from ..contract.catalog import open_regular
 from ..contract.errors import BackendUnavailable
 from ..contract.faces import explained
 from ..contract.objects import scheme
+from ..contract.remote import Known, knowing
 from ..formats.files import Files, compressed
 from . import index_samples, shards
 
@@ -94,7 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output")
     index_samples.add_backend_options(parser)
     given, others = parser.parse_known_args(words)
-    files = [*map(_container, given.files)]
+    try:
+        names, known = _named(given.files)
+    except (BackendUnavailable, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    files = [*map(_container, names)]
     for found in filter(None, map(shards.find, files)):
         what = f"a data set by {found.writer} needs no index of ours"
         print(f"error: {found.directory!r}: {what}; use readers.{found.call})", file=sys.stderr)
@@ -111,16 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if file != targets.setdefault(target := _target(file, given.output), file):
             what = f"{targets[target]!r} and {file!r} share the index {target!r}"
             parser.error(f"{what}; index them one by one, with -o")
-    return _write_all(targets, dict(given.backend_option))
+    return _write_all(targets, dict(given.backend_option), known)
 
 
-def _write_all(targets: Mapping[str, str], options: Mapping[str, Any]) -> int:
+def _write_all(
+    targets: Mapping[str, str], options: Mapping[str, Any], known: Mapping[bytes, Known]
+) -> int:
     """Write an index for each container, keyed by the index; return the exit status."""
     failed = done = 0
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
             try:
-                write(file, target, tick, done, options)
+                write(file, target, tick, done, options, known)
                 console.print_result(f"{target!r}: the index of {file!r}")
             except (BackendUnavailable, OSError, TypeError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
@@ -130,11 +138,16 @@ def _write_all(targets: Mapping[str, str], options: Mapping[str, Any]) -> int:
 
 
 def write(
-    file: str, target: str, tick: Tick, done: int = 0, options: Mapping[str, Any] = _NO_OPTIONS
+    file: str,
+    target: str,
+    tick: Tick,
+    done: int = 0,
+    options: Mapping[str, Any] = _NO_OPTIONS,
+    known: Mapping[bytes, Known] = _NO_OPTIONS,
 ) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
 
-    `options` are those of the backend, for a URL.
+    `options` are those of the backend, for a URL; `known` is for `knowing()`.
 
     Raises:
         ValueError: the file is not a container of a known kind, or is damaged.
@@ -142,9 +155,10 @@ def write(
     """
     of_table = _is_table(file)
     _, lines = (_of_tables if of_table else kind_of(file).functions)()
-    if of_table:
-        lines = partial(lines, files=Files(index_samples.remote(file, dict(options))))
-    with replacing(target) as index:  # opened first: an index may take minutes
+    remote = index_samples.remote(file, dict(options)) if of_table else None
+    # The target is opened first: finding the values may take minutes.
+    with replacing(target) as index, knowing(remote, known) as access:
+        lines = partial(lines, files=Files(access)) if of_table else lines
         index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 
 
@@ -169,6 +183,16 @@ def kind_of(file: str) -> Kind:
         + (f"; {why}" if why else "; give a container, a directory or a URL")
         + "".join(f"; {error}" for error in missing)
     )
+
+
+def _named(files: Sequence[str]) -> tuple[Sequence[str], Mapping[bytes, Known]]:
+    """Return the files, with URLs for names of the hub, and what is known of these."""
+    if not any(file.startswith("hf://") for file in files):
+        return files, {}
+    with explained():
+        from ..samples.hub import find
+    names, known = find([*map(os.fsencode, files)])
+    return [*map(os.fsdecode, names)], known
 
 
 def _is_table(file: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from dali_storage import readers
 from dali_storage.cli import index as make_index
-from dali_storage.contract.errors import BackendUnavailable
+from dali_storage.contract.errors import BackendUnavailable, ContainerChangedError
 from dali_storage.readers.batches import batches
 from tests.kit.objects.hub import MAIN, NAME, OTHER, a_hub, reply_with_part, serving
 from tests.kit.parity import build
@@ -104,6 +104,19 @@ def test_the_limit_of_the_hub_is_waited_for(hub):
     pipeline = build(made, 8, {})
     pipeline.run()
     assert sum(hub.asked["resolve", path] for path in PATHS) == len(PATHS) + 1
+
+
+def test_indexes_of_hf_urls_ask_the_hub_once_a_file_and_are_for_their_commit(hub, tmp_path, capsys):
+    assert make_index.main([PATTERN, "-o", str(tmp_path), "--backend-option", "transport=own"]) == 0
+    assert {it: hub.asked["resolve", it] for it in PATHS} == dict.fromkeys(PATHS, 1)
+    indexes = sorted(tmp_path.glob("train-*.idx"))
+    values = epoch(index_paths=indexes)
+    assert [values[row] for row in range(3 * COUNT)] == expected(hub)
+    hub.commits["main"] = OTHER
+    with pytest.raises(ContainerChangedError, match=f"/{OTHER}/"):
+        epoch(index_paths=indexes)
+    assert make_index.main([PATTERN + "x", "-o", str(tmp_path)]) == 1
+    assert "error: [Errno 2] there is no such file; there are" in capsys.readouterr().err
 
 
 def test_the_token_goes_to_the_hub_only(hub, monkeypatch, tmp_path):

@@ -154,7 +154,7 @@ def _oid(data: bytes) -> str:
 
 def _about(path: str, data: bytes) -> dict[str, Any]:
     lfs = {"oid": _oid(data), "size": len(data), "pointerSize": 130}
-    return {"type": "file", "path": path, "size": len(data), "oid": "1" * 40, "lfs": lfs}
+    return {"type": "file", "path": path, "size": len(data), "oid": _oid(data)[:40], "lfs": lfs}
 
 
 @contextmanager
