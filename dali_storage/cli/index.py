@@ -143,7 +143,7 @@ def write(
     tick: Tick,
     done: int = 0,
     options: Mapping[str, Any] = _NO_OPTIONS,
-    known: Mapping[bytes, Known] = _NO_OPTIONS,
+    known: Mapping[bytes, Known] | None = None,
 ) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
 
@@ -157,7 +157,7 @@ def write(
     _, lines = (_of_tables if of_table else kind_of(file).functions)()
     remote = index_samples.remote(file, dict(options)) if of_table else None
     # The target is opened first: finding the values may take minutes.
-    with replacing(target) as index, knowing(remote, known) as access:
+    with replacing(target) as index, knowing(remote, known or {}) as access:
         lines = partial(lines, files=Files(access)) if of_table else lines
         index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 

@@ -31,6 +31,7 @@ COMMANDS = {
     "jax": ["{examples}/jax_train.py --data {pictures} --epochs 3 --max-steps 3"],
     "plot": ["{examples}/plot_mixture.py mixture.svg"],
     "segmentation": ["{examples}/segmentation.py"],
+    "parquet": ["{examples}/parquet_train.py"],
     "mixture": ["{examples}/mixture.py"],
     "imagenet": ["{examples}/imagenet.py"],
     "cifar10": ["{examples}/cifar10.py"],
@@ -116,7 +117,7 @@ def test_an_example_answers_help(path, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", ["imagenet", "cifar10", "coco", "dynamic", "mixture", "segmentation"]
+    "name", ["imagenet", "cifar10", "coco", "dynamic", "mixture", "parquet", "segmentation"]
 )
 def test_an_example_runs_without_arguments_and_leaves_nothing(name, printed, results):
     assert printed(name)
@@ -174,6 +175,7 @@ def test_a_mixture_has_its_ratio_and_replaces_a_damaged_picture(printed):
 SAID = {
     "coco": r"the same pixels and targets: \(300, 300, 3\), \(8732, 4\), \(8732,\)",
     "jax": r"(?s)accuracy.*accuracy.*accuracy (0\.[3-9]|0\.2[6-9]|1\.)\d*; .* samples/s · waited ",
+    "parquet": r"epoch 2: accuracy (0\.[4-9]|1\.)\d*; .* samples/s · waited ",
     "segmentation": r"(1\.0|0\.9[5-9])\d* of the pixels\n*$",
     "side_by_side": r"(?s)CIFAR-10: the same pixels.*ImageNet: the same pixels",
 }
