@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
+_ENDPOINT = "https://huggingface.co"
 _FILE = re.compile(r"(.*/datasets/[^/]+/[^/]+)/resolve/")
 _HELPS = {
     401: "set HF_TOKEN, and accept the conditions, if there are any, on {page}",
@@ -15,23 +17,27 @@ _HELPS = {
 }
 
 
-def authorization(server: str) -> dict[str, str]:
-    """The header with the token for the URL of a server, if that is the hub; else none.
+def with_token(server: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Add the token to obstore's client options for the URL of a server, if that is the hub.
 
-    The package huggingface_hub finds the token. Without the package, there is none.
+    The package huggingface_hub finds the token. Without the package there is none, and an
+    Authorization that the options have stays.
 
     Raises ValueError for a token that cannot be sent.
     """
-    if not _is_hub(server):
-        return {}
+    headers = options.get("default_headers") or {}
+    names = {(it if isinstance(it, str) else it.decode("latin1")).lower() for it in headers}
+    if "authorization" in names or not _is_hub(server):
+        return options
     try:
         from huggingface_hub import constants, get_token
     except ModuleNotFoundError:
-        return {}
+        return options
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
     if token and not re.fullmatch(r"[!-~]+", token):
         raise ValueError("the token of the hub has characters that no token has; set HF_TOKEN")
-    return {"authorization": f"Bearer {token}"} if token else {}
+    more = {"authorization": f"Bearer {token}"} if token else {}
+    return options | {"default_headers": {**headers, **more}}
 
 
 def remedy(url: bytes, status: int) -> str:
@@ -44,6 +50,3 @@ def remedy(url: bytes, status: int) -> str:
 
 def _is_hub(url: str) -> bool:
     return urlsplit(url)[:2] == urlsplit(os.environ.get("HF_ENDPOINT") or _ENDPOINT)[:2]
-
-
-_ENDPOINT = "https://huggingface.co"

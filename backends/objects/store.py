@@ -177,15 +177,13 @@ class Stores:
             self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
         ):
             given["skip_signature"] = True
-        elif (
-            scheme not in _ENDPOINTS and not self._anonymous and (token := hub.authorization(name))
-        ):
-            own = self.client.get("default_headers") or {}
-            client["default_headers"] = token | own
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
+        options = client | self.client
+        if scheme not in _ENDPOINTS and not self._anonymous:
+            options = hub.with_token(name, options)
         # obstore's retries leave out 425, and hedging would not see them.
-        return given | {"client_options": client | self.client, "retry_config": {"max_retries": 0}}
+        return given | {"client_options": options, "retry_config": {"max_retries": 0}}
 
 
 def get(store: Store, key: str, options: GetOptions) -> GetResult:

@@ -140,6 +140,29 @@ def test_the_token_goes_to_the_hub_only(hub, monkeypatch, tmp_path):
     assert not hub.leaked
 
 
+def test_headers_that_are_given_are_sent_too_and_an_authorization_is_not_replaced(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_canary")
+    options = {"client_options": {"default_headers": {"x-more": "1"}}}
+    hub.token = "hf_canary"
+    assert len(epoch(backend_options=options)) == 3 * COUNT
+    hub.token = "own"
+    options["client_options"]["default_headers"]["Authorization"] = "Bearer own"
+    assert len(epoch(backend_options=options)) == 3 * COUNT
+    with pytest.raises(PermissionError):
+        epoch(backend_options={"anonymous": True})
+    assert hub.tokens == {"Bearer hf_canary", "Bearer own", None}
+
+
+@pytest.mark.parametrize("token", ["hf_\N{SNOWMAN}", "hf_\x07"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(hub, monkeypatch, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises((OSError, ValueError), match=r"characters that no token has; set HF_TOKEN"):
+        epoch()
+    with pytest.raises(ValueError, match=r"characters that no token has; set HF_TOKEN") as caught:
+        epoch(paths=f"{hub.endpoint}/datasets/{NAME}/resolve/{MAIN}/{PATHS[0]}")
+    assert "hf_" not in str(caught.value)
+
+
 def test_without_the_package_its_installation_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "dali_storage.samples.hub", raising=False)
