@@ -227,18 +227,35 @@ def test_the_images_of_the_lmdb_page_are_decoded(run, data):
     assert max(shapes_by_label(text, images)) > 64
 
 
-def test_the_images_of_the_parquet_page_are_decoded(run, data):
+@pytest.fixture
+def cats(run, data):
+    """The JPEGs of a Parquet file as datasets writes it; their classes are c0, c1 and so on."""
     images = contents_of(data)
-    (run.data / "cats").mkdir()
-    about = {"label": {"names": [f"class {n}" for n in range(len(images))], "_type": "ClassLabel"}}
-    columns = pa.table({"image": [{"bytes": it} for it in images], "label": range(len(images))})
-    metadata = {"huggingface": json.dumps({"info": {"features": about}})}
-    path = run.data / "cats/train-0.parquet"
-    write_table(path, columns.replace_schema_metadata(metadata))
+    (run.data / "cats").mkdir(exist_ok=True)
+    classes = {"names": [f"c{n}" for n in range(len(images))], "_type": "ClassLabel"}
+    about = {"info": {"features": {"image": {"_type": "Image"}, "label": classes}}}
+    cells = [{"bytes": it, "path": None} for it in images]
+    columns = pa.table({"image": cells, "label": range(len(images))})
+    columns = columns.replace_schema_metadata({"huggingface": json.dumps(about)})
+    write_table(run.data / "cats/train-0.parquet", columns)
+    return images
+
+
+def test_the_images_of_the_parquet_page_are_decoded(run, cats):
     text = run(program("docs/parquet.md"), "data, labels = pipe.run()", SHAPES)
     names, _, shapes = text.partition("\n")
-    assert names == str(tuple(about["label"]["names"]))
-    assert max(shapes_by_label(shapes, images)) > 64
+    assert names == str(tuple(f"c{n}" for n in range(len(cats))))
+    assert max(shapes_by_label(shapes, cats)) > 64
+
+
+@pytest.mark.long
+def test_the_rows_of_the_parquet_page_are_those_of_datasets(run, cats, tmp_path):
+    pytest.importorskip("datasets", reason="no datasets: pip install datasets")
+    variables = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    compare = program("docs/parquet.md", 1)
+    assert run(compare, quiet=False, **variables) == f"{len(cats)} rows are equal\n"
+    with pytest.raises(AssertionError, match=r"status 1[^$]*\nAssertionError: 1\n"):
+        run(compare.replace("label[0])", "1 - label[0])"), quiet=False, **variables)
 
 
 def test_the_images_of_the_page_of_shards_are_decoded(run, data):
