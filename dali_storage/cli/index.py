@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     index_samples.add_backend_options(parser)
     given, others = parser.parse_known_args(words)
     try:
-        names, known = _named(given.files)
+        names, known = of_hub(given.files)
     except (BackendUnavailable, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -185,7 +185,7 @@ def kind_of(file: str) -> Kind:
     )
 
 
-def _named(files: Sequence[str]) -> tuple[Sequence[str], Mapping[bytes, Known]]:
+def of_hub(files: Sequence[str]) -> tuple[Sequence[str], Mapping[bytes, Known]]:
     """Return the files, with URLs for names of the hub, and what is known of these."""
     if not any(file.startswith("hf://") for file in files):
         return files, {}

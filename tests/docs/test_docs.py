@@ -204,6 +204,9 @@ def test_the_command_lines_that_make_indexes_are_accepted(words, monkeypatch):
     done = []
     monkeypatch.setattr(os.path, "isdir", ["/data/train", "DIR"].__contains__)
     monkeypatch.setattr(index, "write", lambda *_: done.append("write"))
+    monkeypatch.setattr(
+        index, "of_hub", lambda its: ([it.replace("hf", "https") for it in its], {})
+    )
     monkeypatch.setattr(index_samples, "verify", lambda words: done.append("verify") or 0)
     for form in (index_samples, index_coco):
         parse = form.parser().parse_args
