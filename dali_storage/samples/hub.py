@@ -126,7 +126,8 @@ def _chosen(name: _Name, files: Mapping[str, Known], there: Sequence[str]) -> li
     splits = {(it[1], it[2], int(it[3])) for it in map(_SHARD.fullmatch, found) if it}
     shards = (f"{start}{n:05}{end}" for start, end, count in splits for n in range(count))
     if missing := [it for it in shards if name.matches(it) and it not in files]:
-        what = f"{len(missing)} files are missing, such as {missing[0]!r}"
+        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
+        what = f"of the split, {missing[0]!r}{more} is missing"
         remedy = "give those that are there one by one, or get all by hf download"
         raise FileNotFoundError(errno.ENOENT, f"{what}; {remedy}", name.text)
     return found
@@ -175,17 +176,16 @@ def _explained(page: str, name: _Name) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        number, what = _failure(error)
-        what = what.format(page=page, repository=name.repository)
-        raise OSError(number, what, name.text) from None
+        raise OSError(*_failure(error, page, name.repository), name.text) from None
 
 
-def _failure(error: Exception) -> tuple[int, str]:
+def _failure(error: Exception, page: str, repository: str) -> tuple[int, str]:
     """Return errno and message. The classes of errors of the network depend on the release."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     for known in (*(it.__name__ for it in type(error).__mro__), status):
         if known in _FAILURES:
-            return _FAILURES[known]
+            number, what = _FAILURES[known]
+            return number, what.format(page=page, repository=repository)
     kind = type(error)
     if kind is FileNotFoundError:  # ours
         return errno.ENOENT, str(error.args[1])

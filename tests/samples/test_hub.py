@@ -160,7 +160,9 @@ def test_the_local_cache_is_read_where_it_is(hub, monkeypatch, tmp_path):
     assert find("data/train-*.parquet")[0] == [*map(os.fsencode, local)]
     assert find(TRAIN[0], revision=f"@{MAIN}")[0] == [os.fsencode(local[0])]
     os.unlink(local[1])
-    with pytest.raises(FileNotFoundError, match="1 files are missing, such as 'data/train-00001"):
+    with pytest.raises(
+        FileNotFoundError, match=r"of the split, 'data/train-00001-of-00003.parquet' is mis"
+    ):
         find("data/train-*.parquet")
     with pytest.raises(FileNotFoundError, match="local cache does not have this revision; run hf"):
         find("top.parquet", revision=f"@{OTHER}")
