@@ -18,6 +18,7 @@ from ..contract._types import IntArray
 from ..contract.catalog import Catalog, open_regular, state_of
 from ..contract.errors import named
 from ..contract.objects import scheme
+from ..contract.ranges import Ranges
 from ..contract.remote import Part, Remote
 
 MOST = 2**63 - 1
@@ -124,6 +125,31 @@ def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArra
         with suppress(*unknown), named(path := containers.file_path(file)):
             found[file] = os.stat(path).st_size
     return found
+
+
+def assembled(
+    containers: Catalog,
+    places: Sequence[tuple[IntArray, IntArray]],
+    lacks: str = "has no samples",
+    pieces: int = 1,
+) -> Catalog:
+    """Add the samples to a catalog of containers.
+
+    Args:
+        containers: the files or objects, without ranges.
+        places: the starts and sizes of the pieces in each of them, in bytes: int64 both.
+        lacks: the end of the message if there are no samples.
+        pieces: of each sample.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    counts = np.array([len(starts) // pieces for starts, _ in places], np.int64)
+    if not counts.any():
+        what = repr(os.fsdecode(containers.file_path(0)))
+        raise ValueError(f"path {what}{', ...' * (len(places) > 1)} {lacks}")
+    ranges = Ranges.of_files(places)
+    return replace(containers, ranges=ranges, pieces=pieces, containers=counts)
 
 
 def _parts(parts: Sequence[Part]) -> list[bytes]:

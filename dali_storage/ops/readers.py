@@ -18,9 +18,11 @@ __all__ = [
     "Caffe2",
     "Columns",
     "File",
+    "Litdata",
     "Lmdb",
     "MXNet",
     "Manifest",
+    "Mds",
     "NemoAsr",
     "Npz",
     "Numpy",
@@ -88,8 +90,8 @@ def refusing(name: str, missing: BackendUnavailable) -> type[ReaderOperator]:
 
 if TYPE_CHECKING:
     _Operator: type[ReaderOperator] = ReaderOperator
-    COCO = Caffe = Caffe2 = Columns = File = Lmdb = MXNet = Manifest = _Operator
-    NemoAsr = Npz = Numpy = Parquet = Records = Sequence = TFRecord = Webdataset = _Operator
+    COCO = Caffe = Caffe2 = Columns = File = Litdata = Lmdb = MXNet = Manifest = _Operator
+    Mds = NemoAsr = Npz = Numpy = Parquet = Records = Sequence = TFRecord = Webdataset = _Operator
 
 _FUNCTIONS = {name.replace("_", ""): name for name in functions.__all__}
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .coco import coco
     from .columns import columns
     from .files import file
+    from .litdata import litdata
     from .lmdb import lmdb
     from .manifest import manifest
+    from .mds import mds
     from .mix import mix
     from .nemo_asr import nemo_asr
     from .npy import numpy
@@ -39,8 +41,10 @@ __all__ = [
     "columns",
     "file",
     "last_batch",
+    "litdata",
     "lmdb",
     "manifest",
+    "mds",
     "mix",
     "mxnet",
     "nemo_asr",

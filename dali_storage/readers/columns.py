@@ -13,7 +13,7 @@ from ..contract.objects import scheme
 from ..contract.remote import Remote
 from ..formats.columns import Column, labels_column
 from ..formats.files import Files
-from ..formats.pieces import Pieces
+from ..formats.pieces import BYTES, Pieces
 from ..reading.opening import Find
 from ..samples import templates
 from ..samples.locations import file_names, location, require_urls
@@ -92,7 +92,7 @@ def columns(
         firsts, find = _by_lists(entries, root, labels)
     if urls := len([*filter(scheme, firsts)]):
         require_urls("files", urls, len(firsts), root or None)
-    fmt = Pieces("columns", "Columns", len(entries), labels=labels is not None)
+    fmt = Pieces("columns", "Columns", [BYTES] * len(entries), labels=labels is not None)
     prepared = prepare(common, find, fmt, names=[root or firsts[0]])
     if isinstance(files, Mapping):
         return prepared.returning(partial(with_names, files))

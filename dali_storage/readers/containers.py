@@ -6,6 +6,7 @@ from typing import Any
 
 from ..contract.objects import scheme
 from ..samples.locations import file_names
+from ..samples.patterns import as_list
 from .arguments import DaliArguments, DataNode, Nodes
 
 
@@ -39,6 +40,16 @@ def index_names(argument: str, given: Any, containers: Sequence[bytes]) -> list[
         what = f"{len(names)} for {len(containers)} files"
         raise ValueError(f"{argument} must have one index for each file, not {what}")
     return names
+
+
+def texts(argument: str, given: Any) -> list[str]:
+    """Return an argument of one string or several; it must not be empty."""
+    found = as_list(argument, given, (str,))
+    if wrong := [each for each in found if not isinstance(each, str)]:
+        raise TypeError(f"{argument} must be strings, not {wrong[0]!r}")
+    if not found:
+        raise ValueError(f"{argument} must not be empty: give a name for each output")
+    return found
 
 
 def one_or_all(nodes: Nodes) -> DataNode | Nodes:

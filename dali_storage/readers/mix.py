@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _READERS = (
-    *("caffe", "caffe2", "columns", "file", "lmdb", "mxnet"),
+    *("caffe", "caffe2", "columns", "file", "litdata", "lmdb", "mds", "mxnet"),
     *("npz", "numpy", "parquet", "records", "tfrecord", "webdataset"),
 )
 
@@ -62,7 +62,7 @@ def mix(
         return_source: also return the number of each sample's source.
         shuffle: False: each pass of a source keeps the order of its samples.
         reader: the reader of the sources: "file", "columns", "webdataset", "tfrecord", "mxnet",
-            "lmdb", "caffe", "caffe2", "numpy", "npz", "parquet" or "records".
+            "lmdb", "caffe", "caffe2", "numpy", "npz", "parquet", "mds", "litdata" or "records".
         format_options: the reader's arguments for all sources, such as `ext` of webdataset or
             `features` of tfrecord.
         seed: seed of all orders, the same on all ranks; by default 0.

@@ -9,9 +9,8 @@ from ..formats.files import Files
 from ..formats.npy import archive, header
 from ..samples.finding import locations
 from ..samples.locations import file_names
-from ..samples.patterns import as_list
 from .arguments import DataNode, Prepared, makes_reader, prepare
-from .containers import DirectArguments, on_cpu, one_or_all
+from .containers import DirectArguments, on_cpu, one_or_all, texts
 from .plugs import Common
 
 
@@ -57,11 +56,7 @@ def npz(
     """
     common = Common(**given)
     on_cpu(common.device, "headers are parsed on the CPU")
-    outputs = as_list("members", members, (str,))
-    if wrong := [each for each in outputs if not isinstance(each, str)]:
-        raise TypeError(f"members must be strings, not {wrong[0]!r}")
-    if not outputs:
-        raise ValueError("members must not be empty: give the name of an array for each output")
+    outputs = texts("members", members)
     names = None if files is None else file_names("files", files)
     pattern = "*.npz" if file_filter is None else file_filter
     checked = dali_flag("verify", verify)

@@ -1,24 +1,15 @@
 """`readers.parquet`: images or sounds in columns of Parquet files."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from ..contract._types import PathLike
 from ..formats.files import Files
-from ..formats.pieces import Pieces
+from ..formats.pieces import BYTES, Pieces
 from ..samples.locations import file_names
-from ..samples.patterns import as_list
 from .arguments import DataNode, Prepared, ReaderArguments, makes_reader, prepare
-from .containers import index_names, one_or_all
+from .containers import index_names, one_or_all, texts
 from .plugs import Common
-
-
-class _Columns(Pieces):
-    """The bytes of each column of a row, and its label."""
-
-    def __init__(self, count: int, *, labels: bool) -> None:
-        super().__init__("parquet", "Parquet", count, labels=labels)
-        self.named = range(count)
 
 
 @makes_reader(samples=["paths", "columns", "label", "classes", "index_paths", "missing"])
@@ -86,8 +77,8 @@ def parquet(
     from ..formats.parquet import catalog  # needs pyarrow
 
     files = _files(paths)
-    outputs = _texts("columns", columns)
-    names = None if classes is None else _texts("classes", classes)
+    outputs = texts("columns", columns)
+    names = None if classes is None else texts("classes", classes)
     if label is None and names is not None:
         raise ValueError("classes needs label, the column of labels")
     if label is not None and not isinstance(label, str):
@@ -102,7 +93,7 @@ def parquet(
         lambda tree, remote: catalog.find(
             files, outputs, label, names, indexes, missing, Files(remote)
         ),
-        _Columns(len(outputs), labels=label is not None),
+        Pieces("parquet", "Parquet", [BYTES] * len(outputs), labels=label is not None),
         names=files,
         shuffle=shuffle,
     ).returning(one_or_all)
@@ -111,12 +102,3 @@ def parquet(
 def _files(paths: PathLike | Sequence[PathLike]) -> list[bytes]:
     """Return the names of the files: paths as they are, or URLs."""
     return file_names("paths", paths)
-
-
-def _texts(argument: str, given: Any) -> list[str]:
-    found = as_list(argument, given, (str,))
-    if wrong := [each for each in found if not isinstance(each, str)]:
-        raise TypeError(f"{argument} must be strings, not {wrong[0]!r}")
-    if not found:
-        raise ValueError(f"{argument} must not be empty")
-    return found

@@ -10,7 +10,7 @@ from nvidia.dali import fn, types
 
 from ..contract._types import PathLike
 from ..contract.options import dali_integer
-from ..formats.pieces import Pieces
+from ..formats.pieces import BYTES, Pieces
 from ..samples import frames
 from ..samples.locations import location
 from .arguments import DaliArguments, DataNode, Nodes, Prepared, makes_reader, prepare
@@ -83,7 +83,7 @@ def sequence(
     return prepare(
         replace(common, device="cpu"),
         lambda tree, remote: frames.find(root, length, step, stride, remote),
-        Pieces("sequence", "Sequence", length),
+        Pieces("sequence", "Sequence", [BYTES] * length),
         names=[root],
     ).returning(stacked, decodes=True)
 

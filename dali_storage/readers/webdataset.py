@@ -13,6 +13,7 @@ from ..contract.catalog import Catalog
 from ..contract.objects import scheme
 from ..contract.options import dali_flag
 from ..formats.files import Files
+from ..formats.pieces import Pieces
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
@@ -101,7 +102,7 @@ def webdataset(
             tree() is not None,  # the backend has a map
             Files(remote),
         ),
-        format_.WebDataset(types),
+        Pieces("webdataset", "Webdataset", types),
         names=tars,
         shuffle=shuffle,
     ).returning(one_or_all)

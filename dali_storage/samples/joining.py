@@ -68,6 +68,8 @@ def join(sources: Mapping[str, Catalog], labels: str | None) -> Catalog:
     )
     if "crc32" in catalogs[0].sidecar:
         joined.sidecar["crc32"] = np.concatenate([it.sidecar["crc32"] for it in catalogs])
+    if "layout" in catalogs[0].sidecar:
+        joined.sidecar["layout"] = catalogs[0].sidecar["layout"]
     if labels == "joint":
         joined.sidecar["joint"] = True  # for receipts
     # As for its parts, the checksum does not depend on the location of the roots.
@@ -101,6 +103,8 @@ def _require_alike(sources: Mapping[str, Catalog]) -> None:
                 f"sources {first!r} and {other!r} have different kinds of samples; mix only files, "
                 "or only ranges, with the same number of pieces"
             )
+        if one.sidecar.get("layout") != two.sidecar.get("layout"):
+            raise ValueError(f"sources {first!r} and {other!r} have other columns, or encodings")
         if bool(one.labels.size) != bool(two.labels.size):
             raise ValueError(f"sources {first!r} and {other!r}: only one of them has labels")
         if (one.versions is None) != (two.versions is None):

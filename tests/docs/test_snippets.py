@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -32,6 +33,7 @@ from tests.kit.pages import snippets, text_of
 from tests.kit.parity import build, contents, take
 from tests.kit.paths import ROOT
 from tests.kit.printed import Printed
+from tests.kit.shards import write_mds
 from tests.kit.tables import write_table
 from tests.kit.videos import write_video
 
@@ -237,6 +239,15 @@ def test_the_images_of_the_parquet_page_are_decoded(run, data):
     names, _, shapes = text.partition("\n")
     assert names == str(tuple(about["label"]["names"]))
     assert max(shapes_by_label(shapes, images)) > 64
+
+
+def test_the_images_of_the_page_of_shards_are_decoded(run, data):
+    images = contents_of(data)
+    samples = [{"image": it, "label": struct.pack("<q", n)} for n, it in enumerate(images)]
+    columns = {"image": ("jpeg", None), "label": ("int", 8)}
+    write_mds(run.data / "mds/train", columns, {"shard.00000.mds": samples})
+    text = run(program("docs/shards.md"), "data, labels = pipe.run()", SHAPES)
+    assert max(shapes_by_label(text, images)) > 64
 
 
 def test_the_statistics_of_a_running_reader_go_to_the_tools_that_people_use(run):

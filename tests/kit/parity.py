@@ -28,6 +28,7 @@ from tests.kit.containers import (
     write_numbered_tfrecords,
 )
 from tests.kit.databases import write_numbered
+from tests.kit.shards import write_numbered_litdata, write_numbered_mds
 from tests.kit.tables import write_numbered_tables
 from tests.kit.tiers import by_tier
 
@@ -180,6 +181,8 @@ _OF_COUNTS: dict[str, Callable[[Path, Sequence[int]], dict[str, Any]]] = {
     "coco": lambda directory, counts: (
         write_numbered_images(directory, sum(counts)) | {"image_ids": True}
     ),
+    "litdata": write_numbered_litdata,
+    "mds": write_numbered_mds,
     "parquet": write_numbered_tables,
 }
 _DATABASES = ("lmdb", "caffe", "caffe2")

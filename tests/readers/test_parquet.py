@@ -337,7 +337,7 @@ def test_files_of_different_data_sets_are_refused(tmp_path):
 
 def test_files_without_rows_are_refused_only_if_all_are(tmp_path):
     none = write_table(tmp_path / "none", table([], pa.array([], pa.int64())))
-    with pytest.raises(ValueError, match=r"paths '.*none', ... has no rows"):
+    with pytest.raises(ValueError, match=r"path '.*none', ... has no rows"):
         rows(none, none)
     one = write_table(tmp_path / "one", table(images(1), pa.array([4], pa.int64())))
     assert labels(none, one) == ([4], None)

@@ -36,7 +36,7 @@ READERS = sorted({*readers.__all__} - OTHERS)
 COUNTS = [3, 2, 2]
 SIZE = sum(COUNTS)
 CONTAINERS = {"webdataset": "{}.tar", "tfrecord": "{}.tfrecord", "mxnet": "{}.rec"}
-CONTAINERS["parquet"] = "{}.parquet"
+CONTAINERS |= {"parquet": "{}.parquet", "mds": "shard.{:05}.mds", "litdata": "chunk-0-{}.bin"}
 CONTAINERS |= {name: "{}." + name + "/data.mdb" for name in ("caffe", "caffe2", "lmdb")}
 FILES = {"coco": "{}.bin", "npz": "{:03}.npz", "numpy": "{:03}.npy", "sequence": "stream/{:03}.png"}
 """The names of containers by their numbers, and of files by those of their samples."""
@@ -143,7 +143,7 @@ def test_a_bad_sample_is_replaced_by_a_good_one_and_told(reader, given, paths):
     assert {(it, os.path.normpath(path)) for it, path, _ in told} == {(it, paths[it]) for it in bad}
 
 
-SEARCHED = ["caffe", "caffe2", "lmdb", "npz", "parquet", "tfrecord", "webdataset"]
+SEARCHED = ["caffe", "caffe2", "litdata", "lmdb", "mds", "npz", "parquet", "tfrecord", "webdataset"]
 """Readers that find the places of samples in the containers. Others are told them, or need none."""
 
 
@@ -159,7 +159,7 @@ def test_a_container_that_is_replaced_after_it_was_opened_is_refused(reader, giv
 
 SINGLE = {"caffe": {"label_available": False}, "caffe2": {"label_type": 4}}
 SINGLE |= {"manifest": {"columns": {}}, "nemo_asr": {"read_idxs": False}}
-SINGLE |= {"npz": {}, "numpy": {}, "sequence": {}, "webdataset": {}}
+SINGLE |= {"litdata": {}, "mds": {}, "npz": {}, "numpy": {}, "sequence": {}, "webdataset": {}}
 """Arguments for a single output. The other readers always have labels, names or a tuple."""
 
 
@@ -195,7 +195,7 @@ def test_readers_without_names_have_those_that_dali_gives_them(reader, tmp_path)
 
 
 ALIKE = {"columns": "file", "manifest": "file", "npz": "file", "parquet": "file"}
-ALIKE |= {"records": "file", "lmdb": "caffe"}
+ALIKE |= {"records": "file", "lmdb": "caffe", "mds": "caffe", "litdata": "caffe"}
 """Readers that DALI lacks, and those of DALI that have their order."""
 
 
@@ -211,7 +211,7 @@ def test_a_reader_that_dali_lacks_has_the_order_of_one_that_it_has(reader, their
     real, ours = of_numbers(theirs, fn.readers, dont_use_mmap=True), of_numbers(reader, readers)
     found = Counter[str]()
     for seed in seeds(by_tier(6, 60)):
-        random, of_containers = Random(seed), reader == "lmdb"
+        random, of_containers = Random(seed), theirs == "caffe"
         order = some_order(random, 16, by_container=of_containers, by_epoch=not of_containers)
         del order["dont_use_mmap"]
         found[compare(random, real, ours, order)] += 1

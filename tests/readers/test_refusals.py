@@ -17,7 +17,19 @@ from tests.kit.paths import ROOT
 from tests.kit.process import open_files
 
 NUMBER = FixedLenFeature((), int64, 0)
-ALL = ["caffe", "caffe2", "coco", "columns", "file", "lmdb", "manifest", "mxnet", "nemo_asr"]
+ALL = [
+    "caffe",
+    "caffe2",
+    "coco",
+    "columns",
+    "file",
+    "litdata",
+    "lmdb",
+    "manifest",
+    "mds",
+    "mxnet",
+    "nemo_asr",
+]
 ALL += ["npz", "numpy", "parquet", "records", "sequence", "tfrecord", "webdataset"]
 CONTAINERS = ["caffe", "caffe2", "mxnet", "tfrecord", "webdataset"]
 SOURCE = {"file": "files", "mxnet": "path", "records": "files", "tfrecord": "path"}
@@ -140,6 +152,11 @@ OWN: dict[str, list[Row]] = {
         ({"device": "gpu", "check": True}, "check=True needs batches in host memory"),
         ({"exclude": "s3://b/bad.jsonl"}, "exclude must be a local path"),
     ],
+    "litdata": [
+        ({"columns": 0}, "columns must be one value or a list, not 0"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are split on the CPU"),
+        ({"split": "train"}, "unexpected keyword argument 'split'"),
+    ],
     "lmdb": [
         ({"labels": [1]}, "labels must be one for each sample: 1 for 23"),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
@@ -158,6 +175,16 @@ OWN: dict[str, list[Row]] = {
         ({"manifests": []}, "manifests must not be empty"),
         ({"manifests": "s3://b/m", "backend": "python-file"}, "cannot read 's3://b/m'"),
         ({"device": "gpu"}, "device must be 'cpu', not 'gpu'"),
+    ],
+    "mds": [
+        ({"columns": []}, "columns must not be empty: give a name for each output"),
+        ({"columns": [b"n"]}, "columns must be strings, not b'n'"),
+        ({"device": "gpu"}, "device must be 'cpu', not 'gpu': records are split on the CPU"),
+        ({"path": "nowhere"}, "No such file or directory: 'nowhere/index.json'"),
+        ({"path": "ftp://x/y"}, "path must be a local path or a URL"),
+        ({"path": []}, "path must be str, bytes or os.PathLike, not .."),
+        ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
+        ({"split": 5}, "split must be str, bytes or os.PathLike, not 5"),
     ],
     "mix": [
         ({"weights": {"a": 1}}, "weights must name each of 'a', 'b'; missing: 'b'"),
@@ -186,7 +213,7 @@ OWN: dict[str, list[Row]] = {
     ],
     "npz": [
         ({"device": "gpu"}, "device must be 'cpu', not 'gpu': headers are parsed"),
-        ({"members": []}, "members must not be empty: give the name of an array"),
+        ({"members": []}, "members must not be empty: give a name for each"),
         ({"members": ["n", 1]}, "members must be strings, not 1"),
         ({"verify": "no"}, "verify must be True or False, not 'no'"),
         ({"file_root": None}, "one of file_root, files and file_list must be given"),
@@ -316,7 +343,8 @@ OWN: dict[str, list[Row]] = {
         ({"case_sensitive_extensions": "no"}, "case_sensitive_extensions must be True or False"),
     ],
 }
-DALIS = [name for name in ALL if name not in ("lmdb", "manifest", "parquet", "records")]
+OURS = "litdata", "lmdb", "manifest", "mds", "parquet", "records"
+DALIS = [name for name in ALL if name not in OURS]
 ROWS = [
     *(("file", *row) for row in COMMON),
     *((reader, *row) for reader, rows in OWN.items() for row in rows),

@@ -12,7 +12,7 @@ from nvidia.dali import fn, types
 
 from dali_storage.cli.index import main as make_indexes
 from dali_storage.contract.errors import ContainerChangedError
-from dali_storage.formats.tar import webdataset
+from dali_storage.formats.pieces import Pieces
 from tests.kit.containers import index_by_wds2idx, write_tar
 from tests.kit.parity import contents, take
 from tests.kit.views import views_of
@@ -70,7 +70,7 @@ def test_a_missing_component_is_named_with_the_line_of_the_index(tar, index):
 
 def test_small_samples_of_one_size_are_one_array(tar):
     catalog = find([tar], None, [b"jpg", b"cls", b"txt"])
-    fmt = webdataset.WebDataset([np.dtype(t) for t in ("u1", "<i2", "u1")])
+    fmt = Pieces("webdataset", "Webdataset", [np.dtype(t) for t in ("u1", "<i2", "u1")])
     data = [b"one", b"0001", b"", b"two!", b"0002", b"text"]
     jpg, cls, txt = fmt.decode(catalog, np.arange(2), views_of(data))
     assert [bytes(each) for each in jpg] == [b"one", b"two!"]

@@ -25,8 +25,7 @@ import numpy as np
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
 from ...contract.objects import scheme
-from ...contract.ranges import Ranges
-from ..files import LOCAL, MOST, Files, noting_states, sizes
+from ..files import LOCAL, MOST, Files, assembled, noting_states, sizes
 from ..sealed import REMEDY, sealed, unsealed
 from . import pages
 from .pages import Values
@@ -94,16 +93,12 @@ def find(
         with files.opened(indexes) as opened:
             values = [read_index(index, next(opened)) for index in indexes]
         _compare(files, found, values, indexes, may_be_missing)
-    counts = np.array([it.starts.size for it in values])
-    if not counts.any():
-        what = f"path {os.fsdecode(names[0])!r}" + (", ..." if names[1:] else "")
-        raise ValueError(f"{what} has no values")
-    ranges = Ranges.of_files((it.starts, it.sizes) for it in values)
+    samples = assembled(found, [(it.starts, it.sizes) for it in values], "has no values")
     guards = {number: it.guards for number, it in enumerate(values)}
     # Neither an index nor an object store has the keys.
     at_hand = zip(paths, names, strict=True) if found.sizes is None and not may_be_missing else ()
     info = [partial(_source_info, *each) for each in at_hand]
-    return replace(found, ranges=ranges, containers=counts, guards=guards, source_info=info)
+    return replace(samples, guards=guards, source_info=info)
 
 
 def _source_info(path: bytes, file: bytes) -> dict[int, bytes]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -16,8 +16,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog, open_regular
 from ...contract.errors import os_error
-from ...contract.ranges import Ranges
-from ..files import LOCAL, Files, noting_states
+from ..files import LOCAL, Files, assembled, noting_states
 from .footer import Footer, Read, leaf_of, number_of, numbers_of_bytes, read_footer
 from .index import Index, places_in, read_index, state, written
 from .labels import Labels, numbered, read_labels
@@ -99,26 +98,14 @@ def find(
 
     with ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS) as pool:
         rows = [*pool.map(partial(_about, paths, rows_of), range(len(paths)))]
-    counts = np.array([len(it.sizes) for it in rows])
-    if not counts.any():
-        what = f"paths {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
-        raise ValueError(f"{what} has no rows" + (" with values" if missing == "skip" else ""))
+    places = [(it.starts.ravel(), it.sizes.ravel()) for it in rows]
+    lacks = "has no rows" + (" with values" if missing == "skip" else "")
+    found = assembled(found, places, lacks, len(columns))
     labels, names = [np.empty(0, np.int32)], None
     if label is not None:
         labels, names = numbered(paths, [it.labels for it in rows if it.labels], classes)
-    return Table(
-        found.root,
-        found.names,
-        found.offsets,
-        np.concatenate(labels),
-        ranges=Ranges.of_files((it.starts.ravel(), it.sizes.ravel()) for it in rows),
-        pieces=len(columns),
-        containers=counts,
-        sizes=found.sizes,
-        versions=found.versions,
-        states=found.states,
-        classes=names,
-    )
+    its = {it.name: getattr(found, it.name) for it in fields(found) if it.init}
+    return Table(**its | {"labels": np.concatenate(labels)}, classes=names)
 
 
 def index(path: bytes, progress: Callable[[int], object], files: Files = LOCAL) -> list[bytes]:

@@ -8,17 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog
 from ...contract.errors import ContainerChangedError
-from ...contract.format import Format, Output
-from ...contract.ranges import Ranges
-from ...contract.views import Contents, Views
-from ..files import LOCAL, MOST, Files, noting_states, sizes
+from ..files import LOCAL, MOST, Files, assembled, noting_states, sizes
 from . import index as tar_index
 from .archive import Member, members
 from .components import Block, Selection, grouped, samples
@@ -28,31 +25,6 @@ _TARS = 16  # read at once
 
 _Chosen: TypeAlias = tuple[IntArray, IntArray, list[tuple[int, Member]]]
 """The rows of `Selection.choose()` of all blocks of a container, their samples, and the probes."""
-
-
-class WebDataset(Format):
-    """The components of a sample, as arrays of the outputs' dtypes."""
-
-    operator = "webdataset"
-    schema = "Webdataset"
-    labels = False
-
-    def __init__(self, dtypes: Sequence[np.dtype[Any]]) -> None:
-        self._dtypes, self.named = dtypes, range(len(dtypes))
-        self.outputs = [Output(dtype) for dtype in dtypes]
-
-    def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
-        """Return the components; small ones of one size become one array; see `Format`."""
-        count = len(self._dtypes)
-        each = [views.every(count, number).contents() for number in range(count)]
-        return [_typed(it, dtype) for it, dtype in zip(each, self._dtypes, strict=True)]
-
-
-def _typed(contents: Contents, dtype: np.dtype[Any]) -> Contents:
-    if isinstance(contents, np.ndarray):
-        return contents.view(dtype)
-    items: Sequence[Any] = contents
-    return items if dtype == np.uint8 else [np.frombuffer(item, dtype) for item in items]
 
 
 def find(
@@ -94,10 +66,8 @@ def find(
         _compare(files, tars, indexes, chosen, may_be_missing)
         rows = [each for each, _, _ in chosen]
     pieces = [(each[:, :, 0].ravel(), each[:, :, 1].ravel()) for each in rows]
-    outputs = len(selection.ext)
-    counts = np.array([len(starts) // outputs for starts, _ in pieces])
-    selection.refuse_nothing(int(counts.sum()))
-    found = replace(tars, ranges=Ranges.of_files(pieces), pieces=outputs, containers=counts)
+    selection.refuse_nothing(sum(map(len, rows)))
+    found = assembled(tars, pieces, pieces=len(selection.ext))
     each = zip(paths, indexes or repeat(None), strict=False)
     return replace(found, source_info=[partial(_source_info, *it, files) for it in each])
 

@@ -5,7 +5,6 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import takewhile
 from typing import BinaryIO
 
@@ -14,8 +13,7 @@ import numpy as np
 from ...contract._types import IntArray
 from ...contract.catalog import Catalog, open_regular
 from ...contract.errors import named
-from ...contract.ranges import Ranges
-from ..files import LOCAL, MOST, Files, noting_states, sizes
+from ..files import LOCAL, MOST, Files, assembled, noting_states, sizes
 from .record import HEADER, OVERHEAD
 
 _BLOCK = 1 << 16  # bytes; one read takes as long as reads of the headers of 16 records
@@ -54,12 +52,8 @@ def find(
                 _within(path, end, index, read_index(index, next(opened)))
                 for path, end, index in zip(paths, ends, index_paths, strict=True)
             ]
-    counts = np.array([len(starts) for starts, _ in columns], np.int64)
-    if not counts.any():
-        what = f"path {os.fsdecode(paths[0])!r}" + (", ..." if paths[1:] else "")
-        of = "the files are empty" if index_paths is None else "no index begins with two integers"
-        raise ValueError(f"{what} has no records: {of}")
-    return replace(found, ranges=Ranges.of_files(columns), containers=counts)
+    why = "the files are empty" if index_paths is None else "no index begins with two integers"
+    return assembled(found, columns, f"has no records: {why}")
 
 
 def _within(path: bytes, end: int, index_path: bytes, columns: _Columns) -> _Columns:
