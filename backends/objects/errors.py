@@ -184,6 +184,12 @@ def refuses_keys(error: BaseException) -> bool:
     return failure.code in _OTHER_KEYS or (failure.status in (401, 403) and not failure.code)
 
 
+def is_elsewhere(error: BaseException) -> bool:
+    """Test if the target of a redirect has ended, is not there, or cannot be reached."""
+    failure = _Failure(error)
+    return failure.status in (401, 403, 404, 410) or failure.kind == "Connect"
+
+
 def is_silent(error: BaseException) -> bool:
     """Test if the store refuses a request without a reason, as in responses to HEAD."""
     failure = _Failure(error)

@@ -46,6 +46,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _SERVICE = re.compile(
     r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]+))?(/[\w.~%+/-]*)?", re.A
 )
+PRIVATE = "authorization", "cookie", "host", "proxy-authorization"  # for one server
 # Not the labels of stored objects: aws-chunked, base64, utf-8.
 _COMPRESSED = {"br", "bzip2", "compress", "deflate", "gzip", "xz", "zstd"}
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
@@ -115,6 +116,14 @@ class Stores:
             if (scheme, bucket) not in self._stores:
                 self._stores[scheme, bucket] = self._open(scheme, bucket, url)
             return self._stores[scheme, bucket]
+
+    def target(self, url: str, *, foreign: bool) -> Store:
+        """The store whose empty key is a URL; a foreign server gets no secret header."""
+        settings = self._settings("https", url)
+        client = settings["client_options"]
+        given = client.get("default_headers", {})
+        kept = {name: given[name] for name in given if not (foreign and name.lower() in PRIVATE)}
+        return HTTPStore(url, **settings | {"client_options": client | {"default_headers": kept}})
 
     def share(self, others: Stores) -> None:
         """Use what others, with the same options, have opened; their connections stay open."""

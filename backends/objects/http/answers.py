@@ -20,6 +20,8 @@ _FIELD = re.compile(rb"[\r\n](" + _NAMES + rb")" + _VALUE, re.I)
 _LOCATION = re.compile(rb"[\r\n]location" + _VALUE, re.I)
 _RETRY_AFTER = re.compile(rb"[\r\n]retry-after" + _VALUE, re.I)
 
+_PASSING = "408", "425", "429", "5"  # beginnings of statuses
+
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
     """An answer for obstore to handle; a text says why it must handle all of this server.
@@ -30,6 +32,11 @@ class Refused(Exception):  # noqa: N818  (no failure of the store)
     """
 
     status, pause = "", 0.0
+
+    @property
+    def passes(self) -> bool:
+        """True for a status that may pass."""
+        return self.status.startswith(_PASSING)
 
 
 class Expired(Refused):

@@ -182,7 +182,7 @@ def headers_of(options: Mapping[str, Any]) -> dict[str, str]:
             raise _only(f"honours client_options[{name!r}]")
     given = options.get("default_headers", {})
     headers = {"user-agent": options.get("user_agent", "dali_storage")}
-    headers |= {_text(name).lower(): _text(value) for name, value in given.items()}
+    headers |= {name.lower(): _text(value) for name, value in given.items()}
     if odd := [*_FRAMING & {*headers}]:
         raise _only(f"sends client_options['default_headers'][{odd[0]!r}]")
     return headers
