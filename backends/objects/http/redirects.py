@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit, urlunsplit
 
 from ....contract.errors import BackendUnavailable
 from ..store import PRIVATE
-from .answers import Expired, Redirected, Refused
+from .answers import Redirected, Refused
 from .connections import Job, Server
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Redirects:
             return True
         if not isinstance(error, Refused) or job.target is None:
             return False
-        if isinstance(error, Expired):
+        if error.is_of_signature:
             for known in (self.newest, self._targets):
                 if known.get(job.url) is job.target:
                     del known[job.url]

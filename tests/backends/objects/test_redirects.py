@@ -16,7 +16,7 @@ import pytest
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects.calls import Call
 from dali_storage.backends.objects.http import redirects
-from dali_storage.backends.objects.http.answers import Expired, Redirected
+from dali_storage.backends.objects.http.answers import Redirected, Refused
 from dali_storage.backends.objects.http.connections import Server
 from dali_storage.backends.objects.http.redirects import Redirects, Web, WebJob
 from dali_storage.contract.catalog import Catalog
@@ -278,13 +278,13 @@ def test_of_requests_that_are_refused_at_once_one_renews_and_a_new_target_is_not
     kept.ended(first, Redirected("https://store/1"))
     kept.ended(first, None)
     assert kept.ready([second, third]) == [second, third]
-    assert kept.ended(second, Expired()) == ([second], False)
+    assert kept.ended(second, Refused(status="403")) == ([second], False)
     assert second.server is SERVER
-    assert kept.ended(third, Expired()) == ([], False)  # waits
+    assert kept.ended(third, Refused(status="403")) == ([], False)  # waits
     assert kept.ended(second, Redirected("https://store/2")) == ([second], False)
     assert kept.ended(second, None) == ([third], False)
     assert third.request.startswith(b"GET /2 ")
-    assert kept.ended(third, Expired()) == ([], True)
+    assert kept.ended(third, Refused(status="403")) == ([], True)
 
 
 def test_the_end_of_an_old_request_does_not_bring_its_target_back(jobs, monkeypatch):
