@@ -19,7 +19,6 @@ from ...contract.objects import require_public
 from ...contract.options import Flag, Option, check_options
 from .credentials import Profile, signing, source
 from .errors import FORKED, NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
-from .keys import Keys
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -37,6 +36,9 @@ _ENDPOINTS = {
 
 _VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "DALI_GCS_"), "az": ("AZURE_",)}
 """Prefixes of the names of a scheme's variables."""
+
+_ACCOUNTS = "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE"
+"""Beginnings of variables for credentials that only obstore knows."""
 
 # Variables that select the containers.
 _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "AZURITE_BLOB_STORAGE_URL"
@@ -86,7 +88,8 @@ class Stores:
         self._stores: dict[tuple[str, str], Store] = {}
         # The settings of each store, by scheme and bucket.
         self.settings: dict[tuple[str, str], dict[str, Any]] = {}
-        self._signing: dict[str, Any] | None = None  # once a bucket of S3 is open; for all of them
+        # The arguments for credentials of all buckets of a scheme, once one is open.
+        self._signing: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def locate(self, url: bytes) -> tuple[Store, str]:
@@ -135,8 +138,8 @@ class Stores:
 
         Looks for other keys, which may take as long as their source.
         """
-        keys = (self._signing or {}).get("credential_provider")
-        return isinstance(keys, Keys) and refuses_keys(error) and keys.replaced(since)
+        keys = [it.get("credential_provider") for it in self._signing.values()]
+        return refuses_keys(error) and any(it.replaced(since) for it in filter(None, keys))
 
     def close(self) -> None:
         """Forget all stores. Connections end with the last reference to their store."""
@@ -175,14 +178,21 @@ class Stores:
             region = next(filter(None, regions))
             if _flag("DALI_S3_NO_VERIFY_SSL"):
                 client["allow_invalid_certificates"] = True
-            if self._signing is None:
+            if scheme not in self._signing:
                 asking = client | self.client
-                self._signing = signing(profile, self._anonymous, region, asking)
-            given |= {"region": region} | self._signing
+                self._signing[scheme] = signing(profile, self._anonymous, region, asking)
+            given |= {"region": region} | self._signing[scheme]
         elif scheme in _ENDPOINTS and (
             self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
         ):
             given["skip_signature"] = True
+        elif scheme == "gs" and not any(it.startswith(_ACCOUNTS) for it in os.environ):
+            if scheme not in self._signing:
+                from .google import tokens  # loads google-auth
+
+                keys = tokens()
+                self._signing[scheme] = {"credential_provider": keys} if keys else {}
+            given |= self._signing[scheme]
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
         # obstore's retries leave out 425, and hedging would not see them.
