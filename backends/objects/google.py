@@ -5,8 +5,8 @@ https://cloud.google.com/docs/authentication/application-default-credentials
 
 from __future__ import annotations
 
+import os
 from datetime import UTC
-from typing import Any
 
 from .errors import NO_CREDENTIALS, NoKeysError
 from .keys import Keys, TimedKeys
@@ -22,7 +22,9 @@ def tokens() -> Keys | None:
         from google.auth.transport.requests import Request
     except ImportError:  # also of `requests`, by google-auth
         return None
-    found: Any = None
+    named, found = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"), None
+    if named and not os.path.isfile(named):
+        return None  # obstore refuses it at once
 
     def fetch(refused: bool) -> TimedKeys:
         nonlocal found
@@ -32,9 +34,9 @@ def tokens() -> Keys | None:
             end = found.expiry.replace(tzinfo=UTC).timestamp()
             if not (found.token and found.token.isprintable()):
                 raise ValueError
-        except DefaultCredentialsError:
-            raise NoKeysError(NO_CREDENTIALS) from None
         except Exception as error:  # perhaps with secrets in its text
+            if isinstance(error, DefaultCredentialsError) and not named:
+                raise NoKeysError(NO_CREDENTIALS) from None
             what = f"google-auth gets no token for gs://: {type(error).__name__}"
             raise NoKeysError(f"{what}; check the credentials and the network") from None
         return TimedKeys({"token": found.token, "expires_at": None}, end)
