@@ -54,10 +54,9 @@ class BlockReader(MappedReader[DirectFile]):
             uri: the disk, partition, loop device or image with the mapped file system. None: the
                 device from which the file system is mounted, else the device named by the map.
             check: compare samples with the map while the file system is mounted: inode, size and
-                times at every read. Extents are compared at every read if the data of the file can
-                move while mounted, else when the reader is opened (8 us per file, 15 if the inode
-                is not in memory). On a read-only file system, everything is compared only once.
-                Without the check, a file changed since the mapping gives wrong bytes.
+                times at every read; extents, too, or when the reader is opened
+                (docs/extent-maps.md). Without the check, a file changed since the mapping gives
+                wrong bytes.
             queue_depth: reads in flight at once in a lane.
             lanes: batches read at once.
             max_transfer: the largest read, in bytes.

@@ -40,7 +40,7 @@ _OF_STORES = frozenset({"endpoint", "region", "anonymous", "timeout", "client_op
 class ObjectStoreReader(Reader):
     """A reader of whole objects, or ranges of them; the default for URLs.
 
-    A client of its own requests objects of S3 and web servers: one thread for all lanes receives
+    The built-in client requests objects of S3 and web servers: one thread for all lanes receives
     bodies in the buffer of the batch. An abandoned request (of a failed batch, or slower than its
     hedge) ends before its memory is used again. Other objects, lists, versions and retries go
     through obstore: `requests` threads, each with one blocking request; the lane copies the
@@ -84,8 +84,7 @@ class ObjectStoreReader(Reader):
         Args:
             catalog: the samples.
             requests: the most requests in flight, over all lanes of a rank. At most 16 until the
-                median of the last 16 response times exceeds 10 ms: with a faster store, more would
-                only compete for the processors.
+                median of the last 16 response times exceeds 10 ms.
             lanes: batches read at once.
             timeout: seconds for the whole response, after which a request is given up.
             retry: seconds after an object's first request in which failures are retried. 0: none.
@@ -98,12 +97,12 @@ class ObjectStoreReader(Reader):
             anonymous: do not sign requests: public objects.
             client_options: more options of obstore's HTTP client (`obstore.store.ClientConfig`),
                 such as `proxy_url`. No secrets.
-            transport: the client of requests for bytes. "own": one of its own, in one thread;
-                obstore repeats what fails. "obstore": obstore, in threads. "auto": its own, where
-                that can honour options and variables, and understands the store.
-            cache: a directory on a local disk where samples are kept after reading, as far as the
-                disk keeps up. All processes of a user may share one cache. Created if only the
-                last component of the path is missing. Needs `check`.
+            transport: the client of requests for bytes. "own": the built-in one, in one thread;
+                obstore repeats what fails. "obstore": obstore, in threads. "auto": the built-in
+                one, where it can honour options and variables, and understands the store.
+            cache: a directory on a local disk where samples are kept after reading, unless the disk
+                is too slow to keep up. All processes of a user may share one cache. Created if
+                only the last component of the path is missing. Needs `check`.
             cache_bytes: the most bytes of cached samples. A full cache is not extended. None:
                 until less than a tenth of the file system is free.
 

@@ -73,18 +73,17 @@ class PythonFileReader(Reader):
         Args:
             catalog: the samples.
             direct: read around the page cache (O_DIRECT): if the memory is needed elsewhere. Needs
-                less CPU per byte, but every epoch reads from the disk. None: where a data set on a
-                local disk is larger than 0.6 of the memory that the page cache may use, a share
-                that fits stays in the page cache, and the rest is read around it.
+                less CPU per byte, but every epoch reads from the disk. None: only what does not fit
+                into the page cache, of a data set on a local disk.
             lanes: batches read at once while blocked on the disk. None: 3 on local file systems, 16
-                on all others, as far as `buffer_bytes` of the reader has room for their batches.
+                on all others, or fewer if `buffer_bytes` of the reader does not hold so many.
             io: "io_uring": many small whole files by one system call. "aio": many reads by one call
                 of kernel AIO. "preadv": one read after the other, slower. "read": the first that
                 works, "preadv" with a RuntimeWarning. "mmap": maps of containers
                 (docs/containers.md), or "read" with a `NotMapped` warning. None: "mmap" for
                 containers on local disks that fit the page cache, else "read".
-            copying_lanes: lanes that may copy out of the page cache at once. None, whole files: 1
-                on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
+            copying_lanes: how many lanes may copy out of the page cache at the same time. None,
+                whole files: 1 on up to 3 processors, 3 from 8 on, else 2; ranges: all processors.
 
         Raises:
             ValueError, TypeError: a wrong option; "io_uring" for ranges; "mmap" with `direct`, for

@@ -63,11 +63,10 @@ class XnvmeBlockReader(MappedReader[Namespace]):
         Args:
             catalog: the samples; all of them must be in the map.
             bmap: the extent map.
-            uri: the device with the mapped file system: a block device; the character device of an
-                NVMe namespace (/dev/ng0n1); the PCI address of a controller bound to
-                uio_pci_generic or vfio-pci (0000:00:04.0; needs libxnvme's main branch); or an
-                image file. None: the block device from which the file system is mounted, else the
-                device named by the map.
+            uri: the device with the mapped file system: a block device, the character device of an
+                NVMe namespace, the PCI address of a controller, or an image file (docs/xnvme.md).
+                None: the block device from which the file system is mounted, else the device named
+                by the map.
             io: the asynchronous implementation of libxnvme. For a block device or image: "io_uring"
                 (the default), "libaio", "emu" or "thrpool"; for a character device: "io_uring_cmd";
                 for a PCI address: no choice.

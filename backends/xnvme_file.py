@@ -55,8 +55,8 @@ class XnvmeFileReader(Reader):
             direct: read around the page cache (O_DIRECT). Not for "emu" and "thrpool", which report
                 an error at the end of a file.
             lanes: batches read at once while blocked on the disk.
-            copying_lanes: lanes that may copy out of the page cache at once. None: 1 on up to
-                3 processors, 3 from 8 on, else 2.
+            copying_lanes: how many lanes may copy out of the page cache at the same time. None:
+                1 on up to 3 processors, 3 from 8 on, else 2.
 
         Raises:
             ValueError, TypeError: a wrong option.

@@ -56,7 +56,7 @@ _GAINS = {
     "tars": ("hot, tars", {"webdataset": "nothing", "webdataset-read": '`io="read"`'}),
 }
 """The situations of the first table, and their readers by what a user writes for them."""
-_COLUMNS = {"images/s": "img_per_s", "CPU s/GB": "cpu_s_per_gb", "p99 ms": "wait_p99_ms"}
+_COLUMNS = {"images/s": "img_per_s", "CPU s/GB": "cpu_s_per_gb"}
 _COLUMNS |= {"x dali": "ratio", "quartiles": "ratio_q1", "CPU x": "cpu_ratio"}
 
 

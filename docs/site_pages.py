@@ -49,6 +49,8 @@ UNEXPLAINED = re.compile(r"<div class=\"doc-md-description\">\s*</div>\s*</li>")
 UNKNOWN = re.compile(r",\s*default:\s*<code>\.\.\.</code>")
 NO_ITEMS = re.compile(r"<p><span class=\"doc-section-title\">[^<]*</span></p>\s*<ul>\s*</ul>")
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
+FAMILIES = "<!-- families -->"
+"""Where the page on the design shows the table of dali_storage/contract/families.md."""
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
@@ -76,11 +78,15 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn links to files of the repository into links to pages of the site."""
+    """Turn links to files of the repository into links to pages; show the table of families."""
     uri = page.file.src_uri
     here = {new: old for old, new in OTHERS.items()}.get(uri, f"docs/{uri}")
     if uri.startswith("source/"):
         here = uri.removeprefix("source/").removesuffix(".md")
+
+    if FAMILIES in markdown:
+        table = (ROOT / "dali_storage/contract/families.md").read_text()
+        markdown = markdown.replace(FAMILIES, table)
 
     def on_the_site(link: re.Match[str]) -> str:
         name = resolved(here, link[1])

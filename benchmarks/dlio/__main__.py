@@ -91,7 +91,9 @@ def main() -> int:
     for name in given.workloads:
         keys = [f"{name} {leg} {n}" for n in range(1, 65) for leg in WORKLOADS[name].legs]
         rows = [_row(key, found[key]) for key in keys if key in found]
-        _show(name, [[*rows[0]], *([*row.values()] for row in rows)], given.page)
+        when = sorted({_measured(found[key]) for key in keys if key in found})
+        heading = f"Measured {'; '.join(when)}."
+        _show(name, [[*rows[0]], *([*row.values()] for row in rows)], given.page, heading)
     return int(any(each["delivered"] == "WRONG" for each in found.values()))
 
 
@@ -221,32 +223,30 @@ def _dlio_names(data: str, count: int) -> tuple[float, int]:
     return max(seconds), sum(each["pss"] for each in reports)
 
 
+def _measured(it: dict[str, Any]) -> str:
+    return f"{it['when'][:10]}, {it['commit']}{'' if it['cold'] else ', NOT COLD'}"
+
+
 def _row(key: str, it: dict[str, Any]) -> dict[str, str]:
     _, leg, ranks = key.split()
     return {
-        "leg": f"`{leg}`",
+        "reader": f"`{leg}`" + ("" if it["delivered"] == "all" else f", {it['delivered']}"),
         "ranks": ranks,
         "samples/s": f"{it['rate']:,.0f}",
-        "MB/s": f"{it['rate'] * it['sample_bytes'] / 1e6:,.0f}",
-        "accelerators at AU of 90 %": str(it["accelerators"]),
-        "a core": f"{it['accelerators'] / usable_cores():.1f}",
+        "accelerators": str(it["accelerators"]),
         "CPU s/GB": f"{it['cpu']:.2f}",
-        "of the machine": f"{it['machine']:.2f}",
         "PSS MB": f"{it['pss'] / 1e6:,.0f}",
-        "processes": str(it["processes"]),
-        "first batch s": f"{it['first']:.2f}",
-        "digest": {"all": it["digest"], "decoded": "decoded"}.get(it["delivered"], "WRONG"),
-        "measured": f"{it['when'][:10]}, {it['commit']}{'' if it['cold'] else ', NOT COLD'}",
     }
 
 
-def _show(name: str, rows: list[list[str]], page: bool) -> int:
+def _show(name: str, rows: list[list[str]], page: bool, heading: str = "") -> int:
     first, *others = (f"| {' | '.join(row)} |\n" for row in rows)
     table = first + "|---" * len(rows[0]) + "|\n" + "".join(others)
+    table = f"{heading}\n\n{table}" if heading else table
     print(table)
-    if page:
-        text = replaced(PAGE.read_text(encoding="utf-8"), name, table)
-        PAGE.write_text(text, encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    if page and f"<!-- figures: {name} -->" in text:  # the page has not all of them
+        PAGE.write_text(replaced(text, name, table), encoding="utf-8")
     return 0
 
 

@@ -5,6 +5,7 @@
     index           the index files of containers
     index_samples   the index of a directory or of a prefix of objects
     index_coco      annotations, checked and parsed
+    shards          directories that other loaders have written
     check           the bad samples
     prove           the comparison with DALI's reader
     unpack          Parquet files for `readers.parquet`

@@ -26,7 +26,7 @@ from ..contract.errors import BackendUnavailable
 from ..contract.faces import explained
 from ..contract.objects import scheme
 from ..formats.files import Files, compressed
-from . import index_samples
+from . import index_samples, shards
 
 _NO_OPTIONS: Mapping[str, Any] = {}
 _HEAD = 512  # bytes of a container, which show its kind
@@ -95,6 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     index_samples.add_backend_options(parser)
     given, others = parser.parse_known_args(words)
     files = [*map(_container, given.files)]
+    for found in filter(None, map(shards.find, files)):
+        what = f"a data set by {found.writer} needs no index of ours"
+        print(f"error: {found.directory!r}: {what}; use readers.{found.call})", file=sys.stderr)
+        return 1
     urls = [file for file in files if _is_table(file)]
     is_root = any(index_samples.is_root(file) for file in files if file not in urls)
     # Containers have no other options.

@@ -43,6 +43,10 @@ from . import reader_options
 _SHOWN = 20  # most names of a group, which are shown all or not at all
 _MOVED = "if it was moved, give --root or --argument"
 _BATCH = 64
+_READING = {
+    "bytes": "read all samples, and hash their bytes, too",
+    "content": "read all samples, and hash their outputs alone, to compare other containers",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,8 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reader_options.add_options(parser)
         text = "the receipt to write, in JSON"
         add("-o", "--output", metavar="FILE", required=True, help=text)
-        text = "read all samples, and hash their bytes"
-        add("--bytes", action="store_true", help=text)
+        parser.set_defaults(mode="samples")
+        for mode, text in _READING.items():
+            add(f"--{mode}", dest="mode", action="store_const", const=mode, help=text)
     options = parser.parse_args(given[comparing:])
     try:
         return _compare(options) if comparing else _write(options)
@@ -75,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(given: argparse.Namespace) -> int:
     destination(given.output)  # before the listing, which may be slow
-    made, mode = reader_options.described(given), "bytes" if given.bytes else "samples"
+    made, mode = reader_options.described(given), given.mode
     with replacing(given.output) as file:
         opening = reader_options.opening_of(**made)
         catalog, reader, ordering = opening.open()
@@ -84,11 +89,11 @@ def _write(given: argparse.Namespace) -> int:
                 what = "a mixture has receipts of its sources or classes"
                 raise ValueError(f"{what}: make that of the files of one of them")
             table, keys, sizes = _hashed(catalog, reader, Hashes(catalog, ordering))
-        if given.bytes:
-            table = _read(replace(opening, find=lambda *_: catalog))
+        if mode != "samples":
+            table = _read(replace(opening, find=lambda *_: catalog), mode)
         dataset = {"dataset": catalog.checksum(), "source": None, "epoch": None}
         receipt = values.receipt_of(table, mode=mode, **dataset, shard=None, run={})
-        counts = np.unique(keys, return_counts=True)[1]
+        counts = np.unique(keys if mode != "content" else [], return_counts=True)[1]
         ordered = values.packed(sizes[np.argsort(keys, kind="stable")])
         made |= {"receipt": receipt, "alike": int(counts[counts > 1].sum()), "sizes": ordered}
         file.write(json.dumps(made, indent=1).encode())
@@ -124,6 +129,9 @@ def _compare(given: argparse.Namespace) -> int:
 
 def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch: Receipt) -> None:
     """Print the samples that are missing, too many or changed."""
+    if epoch["mode"] == "content":
+        console.print_result("no names: content has none")
+        return
     given.reader = made["reader"]
     try:
         arguments = made["arguments"] | reader_options.described(given)["arguments"]
@@ -160,11 +168,13 @@ def _name(given: argparse.Namespace, made: dict[str, Any], then: IntArray, epoch
             console.print_result(f"{kind}{among}: {some}")
 
 
-def _read(opening: Opening) -> Words:
+def _read(opening: Opening, mode: str) -> Words:
     """Read each sample once, and return the table of the receipt."""
-    ledger, order = receipts_of("bytes", "cpu", True), OrderOptions(pad_last_batch=True)
-    fmt = Format()  # decodes nothing: a damaged record has bytes, too
-    fmt.labels = False
+    ledger, order = receipts_of(mode, "cpu", True), OrderOptions(pad_last_batch=True)
+    fmt = opening.fmt
+    if mode == "bytes":
+        fmt = Format()  # decodes nothing: a damaged record has bytes, too
+        fmt.labels = False
     opening = replace(opening, ledger=ledger, order=order, ordering=Ordering, fmt=fmt)
     with ReaderBatches(Prepared(opening), _BATCH) as batches:
         with console.bar("reading", len(batches)) as tick:

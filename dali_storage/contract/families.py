@@ -2,7 +2,8 @@
 
 A *family* is what only some users need: a container format, a backend, an argument, a command. The
 *core* is the rest. Nobody loads a family that nobody asks for, and without it all goes on but what
-it brings. The rows are in families.md, which docs/design.md repeats; only messages load them.
+it brings. The rows are in families.md, which the site shows on the page of docs/design.md; only
+messages load them.
 """
 
 import json

@@ -184,7 +184,8 @@ def file(**given: Unpack[FileArguments]) -> Prepared[tuple[DataNode, ...]]:
             epoch to such indices; or a torch sampler that can repeat an epoch, such as a sampler
             with `set_epoch`.
         receipt: prove that an epoch has each sample once, see docs/receipts.md: "samples" hashes
-            names and sizes, "bytes" also bytes. Needs pad_last_batch=True, and xxhash.
+            names and sizes, "bytes" also bytes; "content" hashes outputs alone, so that files and
+            containers of the same samples have one receipt. Needs pad_last_batch=True, and xxhash.
         resume: the result of `readers.state()`: resume in mid-epoch, on any number of ranks. Each
             remaining sample is delivered once, by one of the ranks; then whole epochs follow. With
             the same shards and batch size, the remaining batches are bit-identical. Data set, order

@@ -2,29 +2,36 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 
 from ..contract._types import PathLike
+from ..contract.catalog import Catalog
+from ..contract.objects import scheme
 from ..contract.options import dali_flag
 from ..formats.files import Files
 from ..formats.tar import webdataset as format_
 from ..formats.tar.components import Selection
 from ..samples.locations import file_names
-from ..samples.patterns import as_list, path_bytes
+from ..samples.patterns import PATH_TYPES, as_list, path_bytes
 from .arguments import DaliArguments, DataNode, Prepared, makes_reader, prepare
 from .containers import index_names, on_cpu, one_or_all
 from .plugs import Common
 
+_Find: TypeAlias = Callable[[Selection, bool, Files], Catalog]
+"""Finds samples, as `formats.tar.webdataset.find()` with tars and indexes."""
 
-@makes_reader(samples=["paths", "index_paths"])
+
+@makes_reader(samples=["paths", "index_paths", "split"])
 def webdataset(
     *,
     paths: PathLike | Sequence[PathLike],
     ext: str | bytes | Sequence[str | bytes],
     index_paths: PathLike | Sequence[PathLike] | None = None,
+    split: str | None = None,
     case_sensitive_extensions: bool = True,
     dtypes: Any = None,
     missing_component_behavior: str | None = "",
@@ -34,20 +41,24 @@ def webdataset(
     """`fn.readers.webdataset` with a choice of storage backend.
 
     The arguments are the same, and so are the samples, outputs, order, shards and epochs, bit for
-    bit. New are `shuffle`, and the new arguments of `readers.file` except `exclude` and
+    bit. New are `shuffle`, `split`, and the new arguments of `readers.file` except `exclude` and
     `device="gpu"`. For all other arguments see `readers.file`.
 
     A sample is a sequence of files in a tar with names that are equal up to the first dot of the
     last component; the rest of the name is the extension.
 
     Args:
-        paths: the tars, not compressed: paths, or URLs of objects.
+        paths: the tars, not compressed: paths, or URLs of objects. Or the list of tars of wids, a
+            path or URL that ends in .json. Or, with an index of Megatron-Energon, the directory or
+            URL of its tars.
         ext: for each output the extension of its component; several, separated by semicolons, are
             alternatives, and the first component with any of them is used. One component may be
             several outputs.
         index_paths: the index of each tar, made by `python -m dali_storage index`, or by DALI's
             wds2idx; paths or URLs. Required for objects. Without an index, all headers of files are
-            read here.
+            read here. Or the index.sqlite of Megatron-Energon, a path.
+        split: a split of Megatron-Energon: its tars in the order of split.yaml, without what is
+            excluded there. By default all tars, in the order of .info.json.
         case_sensitive_extensions: match the case of letters in extensions.
         dtypes: types of the outputs, of DALI or numpy: integers, or floats of 16 to 64 bits. By
             default uint8. The size of a component must be a multiple of its dtype's size.
@@ -67,7 +78,7 @@ def webdataset(
     Raises:
         ValueError, TypeError: an argument is wrong; a tar or an index is damaged; no sample has any
             of the extensions. The message has the argument, or file and place.
-        ContainerChangedError: an index contradicts its tar.
+        ContainerChangedError: an index or a list contradicts its tar.
         OSError: a tar or an index cannot be read.
 
     The running pipeline raises the errors of `readers.file`; and ContainerChangedError, for a tar
@@ -75,8 +86,7 @@ def webdataset(
     """
     common = Common(**given)
     on_cpu(common.device, "samples are in host memory")
-    tars = file_names("paths", paths)
-    indexes = index_names("index_paths", index_paths, tars)
+    find, tars = _tars(paths, index_paths, split)
     extensions = _extensions(ext)
     types = _dtypes(dtypes, len(extensions))
     missing = str(missing_component_behavior or "empty").lower()
@@ -86,17 +96,44 @@ def webdataset(
     case = dali_flag("case_sensitive_extensions", case_sensitive_extensions, default=True)
     return prepare(
         common,
-        lambda tree, remote: format_.find(
-            tars,
-            indexes,
+        lambda tree, remote: find(
             Selection(extensions, types, missing, case),
-            may_be_missing=tree() is not None,  # the backend has a map
-            files=Files(remote),
+            tree() is not None,  # the backend has a map
+            Files(remote),
         ),
         format_.WebDataset(types),
         names=tars,
         shuffle=shuffle,
     ).returning(one_or_all)
+
+
+def _tars(paths: Any, index_paths: Any, split: str | None) -> tuple[_Find, list[bytes]]:
+    """Return what finds the samples of the tars, and names that show where they are."""
+    tars = file_names("paths", paths)
+    given = [] if index_paths is None else as_list("index_paths", index_paths, PATH_TYPES)
+    databases = [it for it in given if path_bytes("index_paths", it).endswith(b".sqlite")]
+    if databases or split is not None:
+        if not len(tars) == len(given) == len(databases) == 1:
+            what = "paths must be a directory, and index_paths its .nv-meta/index.sqlite"
+            raise ValueError(f"{what}, for an index or a split of Megatron-Energon")
+        from ..formats.tar.energon import data_set
+
+        found = data_set(tars[0], file_names("index_paths", databases)[0], split)
+        return found.find, found.names
+    if len(tars) == 1 and tars[0].endswith(b".json"):
+        from ..formats.tar.wids import ShardList
+
+        known = None if scheme(tars[0]) else ShardList(tars[0])
+
+        def find(selection: Selection, may_be_missing: bool, files: Files) -> Catalog:
+            shards = known or ShardList(tars[0], files)
+            names = file_names("paths", shards.names)
+            indexes = index_names("index_paths", index_paths, names)
+            return shards.find(indexes, selection, may_be_missing, files)
+
+        return find, file_names("paths", known.names) if known else tars
+    indexes = index_names("index_paths", index_paths, tars)
+    return partial(format_.find, tars, indexes), tars
 
 
 def _extensions(ext: Any) -> list[bytes]:

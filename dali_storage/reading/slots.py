@@ -110,7 +110,7 @@ class Ledger:
 
     def receipt(self, stream: Any, pending: int, epoch: int | None, source: Any) -> dict[str, Any]:
         """Return the receipt of an epoch, see `readers.receipt()`; ValueError: there is none."""
-        raise ValueError(f"{stream} has no receipts: create it with receipt='samples' or 'bytes'")
+        raise ValueError(f"{stream} has no receipts: create it with receipt=")
 
 
 class Memory:

@@ -20,7 +20,7 @@ def compare(dataset: Receipt, epoch: Receipt, alike: int = 0) -> tuple[bool, str
     """
     mode, size = epoch["mode"], dataset["count"]
     if dataset["mode"] != mode:
-        make = "with --bytes" if mode == "bytes" else "without --bytes"
+        make = "without --bytes and --content" if mode == "samples" else f"with --{mode}"
         what = f"the data set's is {dataset['mode']!r}, the epoch's {mode!r}"
         raise ValueError(f"modes differ: {what}; make the first one {make}")
     differs = _differences(dataset, epoch)
@@ -34,7 +34,7 @@ def compare(dataset: Receipt, epoch: Receipt, alike: int = 0) -> tuple[bool, str
     once = f"{what} has each of {size:,} samples exactly once"
     if alike:  # not told apart
         once = f"{what} has all names of {size:,} samples, {alike:,} of which are not told apart"
-    content = "sizes and bytes" if mode == "bytes" else "sizes"
+    content = {"samples": "sizes", "bytes": "sizes and bytes", "content": "content"}[mode]
     bad, others = epoch["replaced"], differs[differs[:, 1] == 0]
     faults = [f"{bad:,} bad ones were replaced"] * bool(bad)
     faults += [f"with other {content}"] * bool(others[:, _HASHES].any())

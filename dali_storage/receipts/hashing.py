@@ -11,6 +11,10 @@ The hash of a sample is that of its key, followed by the size of each piece and,
 hash of the piece's bytes. Numbers are little-endian, of 64 bits, and hashes in xxhash's canonical
 form. Labels are apart, because lists without labels have the numbers of the samples instead: the
 high half of the key's hash is multiplied by 2 * label + 1, modulo 2**64.
+
+With "content", the hash of a sample is that of the bytes of each of its outputs, each hash after
+the size, and is the hash of the key, too. Names and labels do not count: so an image in a file, in
+a tar and in another shard has one hash.
 """
 
 import importlib
@@ -118,12 +122,25 @@ def _words(numbers: IntArray) -> list[bytes]:
     return words
 
 
+def content_rows(outputs: Sequence[Contents]) -> Words:
+    """Return what `Hashes.rows()` returns, but of the content of n samples: uint64[n, 6]."""
+    digest, found = xxh3(), list[bytes]()
+    parts: tuple[Any, ...]
+    for parts in zip(*outputs, strict=True):
+        each = [memoryview(it).nbytes.to_bytes(8, "little") + digest(it) for it in parts]
+        found.append(digest(b"".join(each)))
+    words = np.frombuffer(b"".join(found), ">u8").astype(np.uint64).reshape(-1, 2)
+    rows = np.zeros((len(words), COLUMNS), np.uint64)
+    rows[:, 0], rows[:, 2], rows[:, 3:5] = 1, words[:, 1], words[:, ::-1]
+    return rows
+
+
 class Hashed(Format):
     """A format with one more output, which no pipeline uses: `Hashes.rows()`."""
 
-    def __init__(self, fmt: Format, hashes: Hashes, of_bytes: bool) -> None:
-        """Add the output to those of `fmt`; `of_bytes`: the bytes are hashed, too."""
-        self._fmt, self._hashes, self._of_bytes = fmt, hashes, of_bytes
+    def __init__(self, fmt: Format, hashes: Hashes, mode: str) -> None:
+        """Add the output to those of `fmt`; `mode`: as the argument `receipt`."""
+        self._fmt, self._hashes, self._mode = fmt, hashes, mode
         self.outputs = fmt.outputs
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
@@ -133,7 +150,7 @@ class Hashed(Format):
 
     def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
         """See `Format`; all bytes if they are hashed."""
-        if self._of_bytes or (wanted := self._fmt.wanted(catalog, delivered)) is None:
+        if self._mode == "bytes" or (wanted := self._fmt.wanted(catalog, delivered)) is None:
             return None
         decode, about = wanted.decode, (catalog, delivered)
         return wanted._replace(decode=lambda views: self._with_rows(decode(views), *about, views))
@@ -142,8 +159,10 @@ class Hashed(Format):
         self, outputs: Sequence[Contents], catalog: Catalog, delivered: IntArray, views: Views
     ) -> Sequence[Contents]:
         enter("checking")
+        if self._mode == "content":
+            return [*outputs, content_rows(outputs)]
         ranges = catalog.ranges  # if a part of a sample was read, its whole size
         its = catalog.pieces_of(delivered)
         sizes: Any = views.sizes if ranges is None else ranges.sizes[its]
-        pieces = views.slices() if self._of_bytes else None
+        pieces = views.slices() if self._mode == "bytes" else None
         return [*outputs, self._hashes.rows(delivered, sizes, pieces)]

@@ -31,10 +31,10 @@ def receipts_of(mode: Any, device: str, padded: Any) -> Callable[[], Ledger]:
         ValueError: an argument is wrong.
         BackendUnavailable: xxhash is not installed.
     """
-    if mode not in ("samples", "bytes"):
-        raise ValueError(f"receipt must be 'samples' or 'bytes', not {mode!r}")
-    if mode == "bytes" and device == "gpu":
-        raise ValueError("receipt='bytes' needs batches in host memory; use device='cpu'")
+    if mode not in ("samples", "bytes", "content"):
+        raise ValueError(f"receipt must be 'samples', 'bytes' or 'content', not {mode!r}")
+    if mode != "samples" and device == "gpu":
+        raise ValueError(f"receipt={mode!r} needs batches in host memory; use device='cpu'")
     if not padded:
         why = "otherwise an epoch begins within a batch"
         raise ValueError(f"receipt needs pad_last_batch=True; {why}")
@@ -49,7 +49,7 @@ class Receipts(Ledger):
     """
 
     def __init__(self, mode: str) -> None:
-        """`mode`: "samples" or "bytes"."""
+        """`mode`: "samples", "bytes" or "content"."""
         self._mode, self.notes = mode, [self._note]
         self._run = dict[str, str]()  # of the state that this run goes on with
         # Position and `Hashes.rows()` of the last batches.
@@ -62,7 +62,7 @@ class Receipts(Ledger):
     def counted(self, fmt: Format, catalog: Catalog, ordering: Ordering) -> Format:
         """See `Ledger`."""
         self._hashes = Hashes(catalog, ordering)
-        return Hashed(fmt, self._hashes, self._mode == "bytes")
+        return Hashed(fmt, self._hashes, self._mode)
 
     def _note(self, stream: BatchStream, batch: LoadedBatch, pending: int) -> Callable[[], object]:
         if stream.substitute.only is not None:
@@ -82,6 +82,8 @@ class Receipts(Ledger):
         if batch.asked is not None:
             instead = np.flatnonzero(batch.samples != batch.asked)
             rows[instead] = self._hashes.rows_of_replaced(batch.asked[instead])
+            if self._mode == "content":
+                rows[instead, 2:] = 0
         return partial(given.append, (position, rows))
 
     def drop(self, pending: int) -> None:

@@ -1,7 +1,7 @@
 """Receipts as plain types, for JSON; a receipt is of one source and of one epoch or pass.
 
 version     of this format
-mode        "samples" or "bytes"
+mode        "samples", "bytes" or "content"
 dataset     CRC-32 of the data set, as in states
 source      its name or label in a mixture; None: there is one source
 epoch       the epoch or, in a stream with passes, the pass; None: the data set's own receipt

@@ -98,7 +98,7 @@ def test_of_many_files_some_are_listed_and_the_choice_is_that_of_all(
         ("fuse.rclone", "root", "2 to 4 times", "--transfers 64"),
         ("fuse.sshfs", "root", "2 to 4 times", "'direct': True"),
         ("nfs4", "root", "2 to 4 times", "nothing more"),
-        ("fuse.sshfs", "0.tar", "twice as many uncached", "s3://"),
+        ("fuse.sshfs", "0.tar", "1.1 to 2.3 times", "s3://"),
     ],
 )
 def test_on_a_network_file_system_no_more_is_promised_than_was_measured(
@@ -150,6 +150,39 @@ def test_containers_indexes_and_arrays_are_known_by_their_content(
     assert found["reader"].startswith(f"readers.{call.format(path)},")
     assert found["data"].startswith(number)
     assert ("mmap" in found["worth a try"]) is ("container" in number)
+
+
+OF_OTHERS = [  # what lies in the directory, a shard, and the call of the reader
+    ("index.json", '{"shards": [', "a/0.mds", "mds(columns=[...], path='{}')"),
+    ("index.json", '{"chunks": [', "chunk-0-0.bin", "litdata(columns=[...], path='{}')"),
+    ("shardindex.json", '{"wids_version"', "0.tar", "webdataset(ext=[...], paths='{}/{}')"),
+    (
+        ".nv-meta/index.sqlite",
+        "SQLite format 3",
+        "a/0.tar",
+        "{}', index_paths='{}/.nv-meta/index.sqlite')",
+    ),
+    ("_versions/1.manifest", "", "data/0.lance", "records(files=..., offsets=..., sizes=...)"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "shard", "call"), OF_OTHERS)
+def test_the_reader_of_a_directory_of_another_loader_is_named(
+    name, content, shard, call, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    for each, written in (name, content), (shard, "x" * 700):
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text(written)
+    expected = call.replace("/{}", f"/{name}").replace("{}", str(tmp_path))
+    assert index.main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: '{tmp_path}': a data set by ")
+    assert said.endswith(f"{expected}\n")
+    data.examine(str(tmp_path))
+    found = rows(capsys)
+    assert f"{expected}, backend" in found["reader"]
+    assert found["data"] == "1 containers, 700 bytes"
 
 
 def test_objects_are_counted(server, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """`python -m dali_storage receipt`, and what `compare` says."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -94,6 +95,34 @@ def test_a_tree_its_index_and_tars_have_receipts(root, made, tmp_path):
     pipeline = build(lambda: [readers.webdataset(pad_last_batch=True, **arguments)], 10)
     pipeline.run()
     assert of(readers.receipt(pipeline, "R")) == of(loaded(out))
+
+
+def test_content_is_the_same_in_tars(root, tmp_path, capsys):
+    contents = [path.read_bytes() for path in sorted(root.rglob("*.jpg"))]
+    contents[3] = contents[4]  # twice
+    for path, content in zip(sorted(root.rglob("*.jpg")), contents, strict=True):
+        path.write_bytes(content)
+    files, epoch = tmp_path / "files.json", tmp_path / "epoch.json"
+    assert receipt.main([str(root), "--content", "-o", str(files)]) == 0
+    assert of(loaded(files)) == sums_of(([("", 0, it)] for it in contents), "content")
+    members = [(f"{number}.jpg", it) for number, it in enumerate(reversed(contents))]
+
+    def verdict():
+        tar = str(write_tar(tmp_path / "0.tar", members))
+        more = {"ext": "jpg", "name": "R", "random_shuffle": True, "pad_last_batch": True}
+        reader = partial(readers.webdataset, paths=tar, receipt="content", **more)
+        pipeline = build(lambda: [reader()], 4)
+        for _ in range(8):
+            pipeline.run()
+        epoch.write_text(json.dumps(readers.receipt(pipeline, "R")))
+        capsys.readouterr()
+        status = receipt.main(["compare", str(files), str(epoch)])
+        return status, capsys.readouterr().out
+
+    assert verdict() == (0, f"{ONCE} with the same content\n")
+    members[0] = members[0][0], members[1][1]
+    wrong = f"{PARTLY} 30 of 30 samples, others than these\nno names: content has none\n"
+    assert verdict() == (1, wrong)
 
 
 def test_the_verdict_needs_no_data_set_and_names_need_its_new_root(root, made, tmp_path, capsys):

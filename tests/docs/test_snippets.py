@@ -356,6 +356,28 @@ def test_frames_beyond_the_end_of_a_video_are_what_the_page_of_other_formats_say
     assert edge[1:].tolist() == [edge[1]] * 3
 
 
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_the_blobs_of_the_lance_section_are_read(version, tmp_path):
+    """In 2.2 beside the rows, in a file with others, and alone. One is null, one deleted."""
+    lance = pytest.importorskip("lance", reason="Lance is not installed: pip install pylance")
+    values = [bytes([n]) * size for n, size in enumerate([5, 0, 100_000, 90_000, 5_000_000, 7])]
+    values[5:] = [None, b"deleted"]
+    if version == "2.2":
+        field, column = lance.blob_field("image"), lance.blob_array(values)
+    else:
+        metadata = {"lance-encoding:blob": "true"}
+        field = pa.field("image", pa.large_binary(), metadata=metadata)
+        column = pa.array(values, pa.large_binary())
+    table = pa.table([column, pa.array(range(7))], schema=pa.schema([field, ("n", pa.int64())]))
+    data = lance.write_dataset(table, tmp_path, data_storage_version=version, max_rows_per_file=4)
+    data.delete("n = 6")
+    names = {}
+    exec(program("docs/other-formats.md", 1), names)
+    found = names["blobs"](str(tmp_path), "image")
+    assert contents(build(readers.records, 6, {}, **found))[0] == [*values[:5], b""]
+    assert any(it.endswith(".blob") for it in found["files"]) == (version == "2.2")
+
+
 @pytest.mark.parametrize(
     "diff", [*snippets("README.md", "diff"), *snippets("docs/start.md", "diff")]
 )

@@ -32,7 +32,8 @@ def table(backend: str) -> str:
     for name, option in options_of(reader).items():
         required = option.default is inspect.Parameter.empty
         default = "required" if required else f"`{option.default!r}`".replace("'", '"')
-        cells = f"`{name}`", default, str(option), helps(reader)[name]
+        values = re.sub(r"^an? (integer|number) from ", "", str(option))
+        cells = f"`{name}`", default, values, helps(reader)[name]
         rows.append(f"| {' | '.join(cells)} |\n")
     if not rows:
         return ""

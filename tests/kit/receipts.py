@@ -16,9 +16,11 @@ def sums_of(samples: Iterable[Iterable[_Piece]], mode: str) -> dict[str, Any]:
     for pieces in samples:
         key = end = b""
         for name, start, content in pieces:
-            key += os.fsencode(name) + b"\0" + struct.pack("<q", start)
+            key += (
+                b"" if mode == "content" else os.fsencode(name) + b"\0" + struct.pack("<q", start)
+            )
             end += struct.pack("<q", len(content))
-            end += xxhash.xxh3_128_digest(content) if mode == "bytes" else b""
+            end += xxhash.xxh3_128_digest(content) if mode != "samples" else b""
         halves = divmod(xxhash.xxh3_128_intdigest(key + end), 2**64)
         count, high, low = count + 1, high + halves[0], low + halves[1]
     return {"count": count, "sum": f"{high % 2**64:016x}{low % 2**64:016x}"}

@@ -123,6 +123,7 @@ def some_outputs(random, unit):
 
 class TestWebDataset(ContainerParityTests):
     reader = "webdataset"
+    new = ContainerParityTests.new | {"split"}
     cases = 40, 300
 
     def some_case(self, random, directory):

@@ -141,7 +141,7 @@ def test_the_pieces_of_a_sample_are_one(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"receipt": "all"}, "receipt must be 'samples' or 'bytes', not 'all'"),
+        ({"receipt": "all"}, "receipt must be 'samples', 'bytes' or 'content', not 'all'"),
         ({"receipt": "bytes", "device": "gpu"}, "needs batches in host memory"),
         ({"pad_last_batch": None}, "receipt needs pad_last_batch=True"),
     ],

@@ -110,8 +110,9 @@ def line_error(path: bytes, sample: int, what: str) -> ValueError:
 
 
 def line(path: bytes, sample: int) -> str:
-    """Return the line of a sample as text for messages."""
-    return f"index {os.fsdecode(path)!r}, line {sample + 2}"
+    """Return the line of a sample as text for messages; in a database, the sample."""
+    where = f"sample {sample}" if b".sqlite, " in path else f"line {sample + 2}"
+    return f"index {os.fsdecode(path)!r}, {where}"
 
 
 def _columns(lines: list[bytes], width: int) -> Block | None:

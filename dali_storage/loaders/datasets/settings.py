@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     max_replaced: int | None
     bad_samples: PathLike | None
     exclude: PathLike | None
-    receipt: Literal["samples", "bytes"] | None
+    receipt: Literal["samples", "bytes", "content"] | None
     stall_after: float | None
 
 
@@ -138,7 +138,7 @@ class Settings:
     max_replaced: int | None = None
     bad_samples: PathLike | None = None
     exclude: PathLike | None = None
-    receipt: Literal["samples", "bytes"] | None = None
+    receipt: Literal["samples", "bytes", "content"] | None = None
     stall_after: float | None = 60.0
 
     def __post_init__(self) -> None:

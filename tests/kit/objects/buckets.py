@@ -4,8 +4,13 @@ import errno
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""Reads the bytes of an object from a start to an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,12 @@ class Memory:
         self._objects[key] = data, made
         return made
 
-    def get(self, key: bytes) -> tuple[bytes, str]:
+    @contextmanager
+    def opened(self, key: bytes) -> Iterator[tuple[Entry, Read]]:
         if key not in self._objects:
             raise FileNotFoundError(errno.ENOENT, "no such key")
-        return self._objects[key]
+        data, etag = self._objects[key]
+        yield Entry(key, len(data), etag), lambda start, end: data[start:end]
 
     def delete(self, key: bytes) -> None:
         self._objects.pop(key, None)
@@ -58,9 +65,12 @@ class Directory:
             file.write(data)
         return _etag(os.stat(self._path(key)))
 
-    def get(self, key: bytes) -> tuple[bytes, str]:
+    @contextmanager
+    def opened(self, key: bytes) -> Iterator[tuple[Entry, Read]]:
         with open(self._path(key), "rb") as file:
-            return file.read(), _etag(os.fstat(file.fileno()))
+            status = os.fstat(fd := file.fileno())
+            entry = Entry(key, status.st_size, _etag(status))
+            yield entry, lambda start, end: os.pread(fd, end - start, start)
 
     def delete(self, key: bytes) -> None:
         os.remove(self._path(key))

@@ -28,7 +28,7 @@ import urllib.parse
 import zlib
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -327,21 +327,25 @@ class Server:
         mode: str,
         arg: Any,
     ) -> None:
-        try:
-            whole, etag = bucket.get(key)
-        except PermissionError:
-            raise error("403", request.key) from None
-        except OSError:  # none, or a directory
-            raise error("404", request.key) from None
-        if request.headers.get("if-match", etag) not in (etag, "*"):
-            raise error("412", request.key)
-        headers, status, start, end = {}, 200, 0, len(whole)
-        if "range" in request.headers and mode != "no-range":
-            start, end = _range(request.headers["range"], len(whole))
-            status = 206
-            size = len(whole) + (mode == "wrong-size")
-            headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
-        body = whole[start:end] + b"+" * (mode == "longer")
+        with ExitStack() as stack:
+            try:
+                entry, read = stack.enter_context(bucket.opened(key))
+            except PermissionError:
+                raise error("403", request.key) from None
+            except OSError:  # none, or a directory
+                raise error("404", request.key) from None
+            etag = entry.etag
+            if request.headers.get("if-match", etag) not in (etag, "*"):
+                raise error("412", request.key)
+            headers, status, start, end = {}, 200, 0, entry.size
+            if "range" in request.headers and mode != "no-range":
+                start, end = _range(request.headers["range"], entry.size)
+                status = 206
+                size = entry.size + (mode == "wrong-size")
+                headers["Content_Range"] = f"bytes {start}-{end - 1}/{size}"
+            # Only the length of the body of a HEAD is sent.
+            body = bytes(end - start) if request.kind == "HEAD" else read(start, end)
+        body += b"+" * (mode == "longer")
         if mode == "short":
             body = body[: len(body) // 2]
         tag = {"no-etag": "", "foreign-etag": arg or f'"{"feed" * 8}"'}.get(mode, etag)
@@ -419,7 +423,8 @@ def _contents(entry: Entry, key: str) -> str:
 
 def replace(bucket: Bucket, key: bytes) -> None:
     """Give an object other bytes of the same size."""
-    data, _ = bucket.get(key)
+    with bucket.opened(key) as (entry, read):
+        data = read(0, entry.size)
     bucket.put(key, bytes(255 - byte for byte in data))
 
 
