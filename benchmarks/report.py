@@ -95,7 +95,7 @@ def _show_table(compared: Comparison, machine: Mapping[str, Any]) -> None:
         f"{settings.threads} threads"
     )
     if lanes := [f"{name} {it.lanes[0]}/{it.lanes[1]}" for name, it in results.items() if it.lanes]:
-        print(f"lanes, copying at once/all: {', '.join(lanes)}")
+        print(f"lanes that may copy at the same time, of all: {', '.join(lanes)}")
     if asked := [f"{name} by {it.transport}" for name, it in results.items() if it.transport]:
         print(f"objects: {', '.join(asked)}")
     buffers = [f"{name} {it.memory}" for name, it in results.items() if it.memory]

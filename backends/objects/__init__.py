@@ -3,7 +3,7 @@
 In the order to read:
 
     store        from a URL to the store of a bucket, with `credentials`: `keys` that are renewed,
-                 those of `roles` by the network
+                 those of `roles` by the network, and those of `google`
     remote       requests before a reader exists
     listing      the objects below a root
     versions     requests for objects, compared with their listed versions

@@ -6,9 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ...runtime import waiting
+
+if TYPE_CHECKING:
+    from .store import Store
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -48,6 +51,10 @@ class Call(Generic[Item, Answer]):
         """Note that an item is requested now; return the time."""
         self._began[position] = now = time.monotonic()
         return now
+
+    def pause(self, position: int) -> None:
+        """Note that a request for an item must not be hedged: it waits for another answer."""
+        self._began.pop(position, None)
 
     def answer(self, position: int, answer: Answer | BaseException | None) -> None:
         """Hand over an answer, an error, or None once the bytes are at their place.
@@ -121,3 +128,6 @@ class Client(Protocol):
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
         """End all writes to the places of a call, or to one of them."""
+
+    def target(self, url: bytes) -> Store | None:
+        """The store whose empty key is what a URL redirects to, if that is known."""

@@ -108,7 +108,7 @@ _KINDS = {
 }
 
 _MACHINE = ("http://169.254.169.254", "http://metadata.google.internal", "http://metadata")
-_PROVIDER = "External AWS credential provider: "  # ours
+_PROVIDER = re.compile(r"External \w+ credential provider: (?:NoKeysError: (.+))?")  # ours
 
 
 class ShortBodyError(Exception):
@@ -149,9 +149,10 @@ class _Failure:
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
-        self.no_keys = _found(rf"{_PROVIDER}NoKeysError: (.+)", self.text)
+        provider = _PROVIDER.search(self.text)
+        self.no_keys = (provider and provider[1]) or ""
         # Despite a provider, or the machine's own credentials, the last resort.
-        self.lacks_credentials = self.endpoint in _MACHINE or _PROVIDER in self.text
+        self.lacks_credentials = self.endpoint in _MACHINE or provider is not None
 
 
 def _found(pattern: str, text: str) -> str:
@@ -182,7 +183,14 @@ def refuses_keys(error: BaseException) -> bool:
     failure = _Failure(error)
     if failure.lacks_credentials:
         return False
-    return failure.code in _OTHER_KEYS or (failure.status in (401, 403) and not failure.code)
+    silent = failure.status == 403 and not failure.code
+    return silent or failure.status == 401 or failure.code in _OTHER_KEYS
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Test if the target of a redirect has ended, is not there, or cannot be reached."""
+    failure = _Failure(error)
+    return failure.status in (401, 403, 404, 410) or failure.kind == "Connect"
 
 
 def is_silent(error: BaseException) -> bool:

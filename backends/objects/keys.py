@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...runtime.machine import show_name, start_thread
 from .errors import NoKeysError
 
-if TYPE_CHECKING:
-    from obstore.store import S3Credential
+Credential: TypeAlias = dict[str, Any]
+"""One of obstore: an `S3Credential` or a `GCSCredential`."""
 
 _AHEAD = 300.0  # seconds; Amazon has the next keys of an instance that long before the end
 _PAUSE = 5.0  # seconds between two looks
@@ -25,13 +25,13 @@ _AT_ONCE = datetime.fromtimestamp(0, UTC)  # obstore asks for keys at each reque
 class TimedKeys(NamedTuple):
     """Keys, and their end in seconds since the epoch; infinity: unknown."""
 
-    credential: S3Credential
+    credential: Credential
     end: float
 
     @classmethod
     def of(cls, key: str, secret: str, token: str | None, end: float = math.inf) -> TimedKeys:
-        pair: Any = {"access_key_id": key, "secret_access_key": secret}
-        return cls(pair | {"token": token, "expires_at": None}, end)
+        pair = {"access_key_id": key, "secret_access_key": secret}
+        return cls({**pair, "token": token, "expires_at": None}, end)
 
 
 Fetch: TypeAlias = Callable[[bool], TimedKeys | None]
@@ -58,14 +58,14 @@ class Keys:
         self._replaced = -math.inf  # when the keys became others, by time.monotonic()
         self._lock, self._thread = threading.Lock(), threading.Thread()
 
-    def current(self) -> S3Credential | None:
+    def current(self) -> Credential | None:
         """The keys, if there are valid ones. Does not wait."""
         if time.time() >= self._due:
             with suppress(RuntimeError):  # without a thread, at the next request
                 self._renew(lambda: time.time() >= self._due)
         return self._valid()
 
-    def __call__(self) -> S3Credential:
+    def __call__(self) -> Credential:
         """The keys, after waiting for valid ones.
 
         Raises NoKeysError: there are none; the text says why, without secrets.
@@ -92,7 +92,7 @@ class Keys:
             self._renew(needed, refused=True, wait=True)
         return self._replaced >= since
 
-    def _valid(self) -> S3Credential | None:
+    def _valid(self) -> Credential | None:
         held = self._held
         return held.credential if held and time.time() < held.end else None
 

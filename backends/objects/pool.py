@@ -37,8 +37,8 @@ class RequestPool:
             renewed: whether the keys of a failed request, sent at a time, are replaced now.
         """
         self.pace, self.retry, self._hedge = Pace(most), retry, hedge
-        twins = 0 if hedge is None else max(round(most * _EXTRA), 1)
-        self._threads = RequestThreads(self.pace, retry, twins, renewed)
+        hedges = 0 if hedge is None else max(round(most * _EXTRA), 1)
+        self._threads = RequestThreads(self.pace, retry, hedges, renewed)
         self._calls: set[Call[Any, Any]] = set()  # running ones
         self._asked = 0  # races of lanes may lose a few: exact enough for a bound of hedging
         self.hedged = 0  # hedging requests

@@ -20,7 +20,6 @@ from ...contract.options import Flag, Option, check_options
 from . import hub
 from .credentials import Profile, signing, source
 from .errors import FORKED, NO_CREDENTIALS, EncodedError, is_silent, refuses_keys
-from .keys import Keys
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult, ObjectMeta
@@ -39,6 +38,9 @@ _ENDPOINTS = {
 _VARIABLES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "DALI_GCS_"), "az": ("AZURE_",)}
 """Prefixes of the names of a scheme's variables."""
 
+_ACCOUNTS = "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SKIP_SIGNATURE"
+"""Beginnings of variables for credentials that only obstore knows."""
+
 # Variables that select the containers.
 _ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR", "AZURITE_BLOB_STORAGE_URL"
 _OPENED_BY: set[int] = set()  # processes; forks inherit it
@@ -47,6 +49,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _SERVICE = re.compile(
     r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]+))?(/[\w.~%+/-]*)?", re.A
 )
+PRIVATE = "authorization", "cookie", "host", "proxy-authorization"  # for one server
 # Not the labels of stored objects: aws-chunked, base64, utf-8.
 _COMPRESSED = {"br", "bzip2", "compress", "deflate", "gzip", "xz", "zstd"}
 _ODD = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
@@ -87,7 +90,8 @@ class Stores:
         self.targets: dict[bytes, Any] = {}  # of redirects, kept by the client of our own
         # The settings of each store, by scheme and bucket.
         self.settings: dict[tuple[str, str], dict[str, Any]] = {}
-        self._signing: dict[str, Any] | None = None  # once a bucket of S3 is open; for all of them
+        # The arguments for credentials of all buckets of a scheme, once one is open.
+        self._signing: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     def locate(self, url: bytes) -> tuple[Store, str]:
@@ -118,6 +122,14 @@ class Stores:
                 self._stores[scheme, bucket] = self._open(scheme, bucket, url)
             return self._stores[scheme, bucket]
 
+    def target(self, url: str, *, foreign: bool) -> Store:
+        """The store whose empty key is a URL; a foreign server gets no secret header."""
+        settings = self._settings("https", url)
+        client = settings["client_options"]
+        given = client.get("default_headers", {})
+        kept = {name: given[name] for name in given if not (foreign and name.lower() in PRIVATE)}
+        return HTTPStore(url, **settings | {"client_options": client | {"default_headers": kept}})
+
     def share(self, others: Stores) -> None:
         """Use what others, with the same options, have opened; their connections stay open."""
         self._stores, self.settings = {**others._stores}, {**others.settings}
@@ -129,8 +141,8 @@ class Stores:
 
         Looks for other keys, which may take as long as their source.
         """
-        keys = (self._signing or {}).get("credential_provider")
-        return isinstance(keys, Keys) and refuses_keys(error) and keys.replaced(since)
+        keys = [it.get("credential_provider") for it in self._signing.values()]
+        return refuses_keys(error) and any(it.replaced(since) for it in filter(None, keys))
 
     def close(self) -> None:
         """Forget all stores. Connections end with the last reference to their store."""
@@ -169,14 +181,21 @@ class Stores:
             region = next(filter(None, regions))
             if _flag("DALI_S3_NO_VERIFY_SSL"):
                 client["allow_invalid_certificates"] = True
-            if self._signing is None:
+            if scheme not in self._signing:
                 asking = client | self.client
-                self._signing = signing(profile, self._anonymous, region, asking)
-            given |= {"region": region} | self._signing
+                self._signing[scheme] = signing(profile, self._anonymous, region, asking)
+            given |= {"region": region} | self._signing[scheme]
         elif scheme in _ENDPOINTS and (
             self._anonymous or (scheme == "gs" and _flag("DALI_GCS_ANONYMOUS"))
         ):
             given["skip_signature"] = True
+        elif scheme == "gs" and not any(it.startswith(_ACCOUNTS) for it in os.environ):
+            if scheme not in self._signing:
+                from .google import tokens  # loads google-auth
+
+                keys = tokens()
+                self._signing[scheme] = {"credential_provider": keys} if keys else {}
+            given |= self._signing[scheme]
         if endpoint and endpoint.startswith("http://"):
             client["allow_http"] = True
         options = client | self.client

@@ -29,12 +29,12 @@ _Queue: TypeAlias = SimpleQueue[tuple[Call[Any, Any], int] | None]
 class RequestThreads:
     """Calls `Call.ask` for all items, first come, first served. Writes to no place."""
 
-    def __init__(self, pace: Pace, retry: float, twins: int, renewed: Renewed) -> None:
-        """Start no thread yet. `twins`: threads for hedging; the rest is as for `RequestPool`."""
-        self._pace, self._retry, self._extra, self._renewed = pace, retry, twins, renewed
-        self._queue, self._again = _Queue(), _Queue()
+    def __init__(self, pace: Pace, retry: float, hedges: int, renewed: Renewed) -> None:
+        """Start no thread yet. `hedges`: threads for hedging; the rest is as for `RequestPool`."""
+        self._pace, self._retry, self._hedges, self._renewed = pace, retry, hedges, renewed
+        self._queue, self._late = _Queue(), _Queue()
         self._threads: list[threading.Thread] = []
-        self._twins: list[threading.Thread] = []
+        self._hedging: list[threading.Thread] = []
         self._starting, self._process = threading.Lock(), 0  # that has the threads
         self._retrying: set[int] = set()  # threads
         self._closed = False
@@ -58,7 +58,7 @@ class RequestThreads:
 
     def hedge(self, call: Call[Any, Any], position: int) -> None:
         """Request an item once more, without a permit. Errors are ignored: the first goes on."""
-        self._again.put((call, position))
+        self._late.put((call, position))
 
     def cancel(self) -> None:
         """Begin no request any more. Does not wait."""
@@ -69,9 +69,9 @@ class RequestThreads:
     def close(self) -> None:
         """End the threads, after `cancel()`; wait for at most 3 seconds."""
         self._queue.put(None)
-        self._again.put(None)
+        self._late.put(None)
         until = time.monotonic() + _CLOSING
-        for thread in [*self._threads, *self._twins]:
+        for thread in [*self._threads, *self._hedging]:
             if thread is not threading.current_thread():
                 thread.join(max(until - time.monotonic(), 0))
 
@@ -82,7 +82,7 @@ class RequestThreads:
             queued = min(most, len(self._threads) + self._queue.qsize())
             try:
                 self._start(self._threads, queued, self._work)
-                self._start(self._twins, self._extra, self._work_again)
+                self._start(self._hedging, self._hedges, self._hedge_late)
             except RuntimeError:
                 if not self._threads:
                     raise
@@ -90,7 +90,7 @@ class RequestThreads:
     def _start(self, threads: list[threading.Thread], most: int, work: Callable[[], None]) -> None:
         while len(threads) < most:
             # A daemon: at exit Python joins all others, and this one may wait for a store.
-            name = f"dali_storage:get:{len(self._threads) + len(self._twins)}"
+            name = f"dali_storage:get:{len(self._threads) + len(self._hedging)}"
             thread = threading.Thread(target=work, name=name, daemon=True)
             start_thread(thread, "raise the limit, or give fewer requests")
             threads.append(thread)
@@ -115,9 +115,9 @@ class RequestThreads:
             self._pace.give_back()
             del call, answer
 
-    def _work_again(self) -> None:
+    def _hedge_late(self) -> None:
         show_name()
-        for call, position in self._jobs(self._again):
+        for call, position in self._jobs(self._late):
             asked = time.monotonic()
             with contextlib.suppress(BaseException):
                 call.answer(position, call.ask(call.items[position]))

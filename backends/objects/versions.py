@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from ...contract.reader import Batch
 from ...contract.remote import PINNED, Versions
 from ..files.containers import outside_error
 from .calls import Client
-from .errors import ShortBodyError, compare, mapped, quoted
+from .errors import ShortBodyError, compare, is_elsewhere, mapped, quoted
 from .pool import RequestPool
 from .store import Store, Stores, get, head
 
@@ -120,7 +121,13 @@ class VersionedObjects:
             return mapped(error, pieces[position].url)
 
         self._requests.run(
-            self._get, pieces, take, explain, client=client, places=places, describe=_name
+            partial(self._get, client.target if client else lambda url: None),
+            pieces,
+            take,
+            explain,
+            client=client,
+            places=places,
+            describe=_name,
         )
 
     def require_inside(self, batch: Batch) -> None:
@@ -147,8 +154,16 @@ class VersionedObjects:
             self._versions[files[new]] = column[new]
             self._sizes[files[new]] = np.array(sizes)[new]  # last: now the files count as known
 
-    def _get(self, piece: ObjectPart) -> memoryview:
-        store, key = piece.place
+    def _get(self, target: Callable[[bytes], Store | None], piece: ObjectPart) -> memoryview:
+        if kept := target(piece.url):
+            try:
+                return self._get_from(kept, "", piece)
+            except Exception as error:
+                if not is_elsewhere(error):
+                    raise
+        return self._get_from(*piece.place, piece)
+
+    def _get_from(self, store: Store, key: str, piece: ObjectPart) -> memoryview:
         options: GetOptions = {}
         if is_strong(piece.version):
             options["if_match"] = piece.version.decode()

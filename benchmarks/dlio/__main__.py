@@ -235,7 +235,6 @@ def _row(key: str, it: dict[str, Any]) -> dict[str, str]:
         "samples/s": f"{it['rate']:,.0f}",
         "accelerators": str(it["accelerators"]),
         "CPU s/GB": f"{it['cpu']:.2f}",
-        "PSS MB": f"{it['pss'] / 1e6:,.0f}",
     }
 
 

@@ -64,7 +64,9 @@ def test_compare_measures_every_leg(data, contents, tmp_path, bench):
     assert sorted(order) == list(range(IMAGES)) != order
     lanes, every = legs["python-file"]["copying_lanes"], legs["python-file"]["lanes"]
     assert lanes == min(2, every)
-    assert re.search(rf"lanes, copying at once/all: .*python-file {lanes}/{every}, ", done.out)
+    assert re.search(
+        rf"lanes that may copy at the same time, of all: .*python-file {lanes}/{every}, ", done.out
+    )
     assert "memory 1/1" in done.out
     assert [legs[name]["memory"] for name in ("dali", "python-file", "memory")] == [
         *(None, "cpu", "cpu")

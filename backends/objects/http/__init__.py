@@ -3,7 +3,7 @@
 In the order to read:
 
     transport    which requests are for it
-    requests     their paths, headers and signatures
+    requests     where they go, and their headers; `signatures` of S3, Google and Azure
     traffic      which are sent when, on which connections
     standing     when a server is left to obstore
     redirects    where web servers have their bytes

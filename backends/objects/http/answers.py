@@ -22,6 +22,8 @@ _RETRY_AFTER = re.compile(rb"[\r\n]retry-after" + _VALUE, re.I)
 # draft-ietf-httpapi-ratelimit-headers: no requests are left for t seconds.
 _NONE_LEFT = re.compile(rb"[\r\n]ratelimit[ \t]*:[^\r\n]*;r=0;t=(\d+)", re.I)
 
+_PASSING = "408", "425", "429", "5"  # beginnings of statuses
+
 
 class Refused(Exception):  # noqa: N818  (no failure of the store)
     """An answer for obstore to handle; a text says why it must handle all of this server.
@@ -31,11 +33,19 @@ class Refused(Exception):  # noqa: N818  (no failure of the store)
         pause: seconds that the server tells all to wait; or 0.
     """
 
-    status, pause = "", 0.0
+    def __init__(self, *text: str, status: str = "", pause: float = 0.0) -> None:
+        super().__init__(*text)
+        self.status, self.pause = status, pause
 
+    @property
+    def passes(self) -> bool:
+        """True for a status that may pass."""
+        return self.status.startswith(_PASSING)
 
-class Expired(Refused):
-    """The server refuses the signature."""
+    @property
+    def is_of_signature(self) -> bool:
+        """True for a status with which a signature is refused, or has ended."""
+        return self.status in ("401", "403", "410")
 
 
 class Redirected(Refused):
@@ -81,17 +91,13 @@ def check(head: bytes, piece: ObjectPart) -> bool:
 
 def _refusal(head: bytes) -> Refused:
     """The reason why an answer with this status is not taken."""
-    status = head[9:12]
-    if status[:1] in b"45":
-        error = Expired() if status in (b"401", b"403", b"410") else Refused()
-        error.status = status.decode("latin1")
-        if status in (b"429", b"503"):
-            error.pause = _pause(head)
-        return error
+    status = head[9:12].decode("latin1")
+    if status[:1] in "45":
+        return Refused(status=status, pause=_pause(head) if status in ("429", "503") else 0.0)
     locations = _LOCATION.findall(head)
-    if status in (b"301", b"302", b"303", b"307", b"308") and len(locations) == 1:
+    if status in ("301", "302", "303", "307", "308") and len(locations) == 1:
         return Redirected(locations[0].decode("latin1"))
-    return Refused("redirects" if status[:1] == b"3" else "sends odd statuses")
+    return Refused("redirects" if status[:1] == "3" else "sends odd statuses")
 
 
 def _pause(head: bytes) -> float:

@@ -55,6 +55,18 @@ class Job:
     began: float = 0.0
     lent: bool = False
 
+    @property
+    def hedged(self) -> bool:
+        """True if it may be sent twice."""
+        return True
+
+    def start(self) -> None:
+        """Note that it is sent now."""
+        self.began = self.call.begin(self.position)
+        if not self.hedged:
+            self.call.pause(self.position)
+        self.first, self.lent = self.first or self.began, False
+
 
 class Connection:
     """A connection for one request at a time, in the thread of its event loop; opened by the first.

@@ -2,7 +2,8 @@
 
 A hub answers each URL with a redirect to a signed URL of its store, and limits how often it is
 asked. So one request for a URL asks the hub; the others wait for its answer, and then go straight
-to the target, until that is near its end or refuses a request. For the thread of an event loop.
+to the target, until that is near its end or refuses a request. So does obstore, which repeats
+requests. For the thread of an event loop.
 
 Targets have signatures: nothing prints, logs or pickles them.
 """
@@ -15,21 +16,25 @@ from calendar import timegm
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit, urlunsplit
 
 from ....contract.errors import BackendUnavailable
-from .answers import Expired, Redirected
+from ..store import PRIVATE
+from .answers import Redirected, Refused
 from .connections import Job, Server
+
+if TYPE_CHECKING:
+    from ..store import Store
 
 _EARLIER = 60.0  # seconds: a target is renewed so long before its end, or after half of its time
 _UNKNOWN, _LONGEST = 300.0, 3300.0  # seconds: of a target that states no end, and of any
 _MOST = 10  # redirects of a request, as browsers and obstore follow
-_PRIVATE = re.compile(rb"^(?:authorization|cookie|proxy-authorization):.*\r\n", re.I | re.M)
+_PRIVATE = re.compile(rf"^(?:{'|'.join(PRIVATE)}):.*\r\n".encode(), re.I | re.M)
 _SENT = re.compile(r"[!-~]*")  # what may stand in the first line of a request
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Target:
     """A URL that another one redirects to.
 
@@ -37,12 +42,14 @@ class Target:
         url: with its signature, as it is sent.
         renew: from this time on, by `time.monotonic()`, it is asked for anew.
         until: when it ends.
+        store: for obstore, once it has requested this.
     """
 
     server: Server
     url: SplitResult
     renew: float
     until: float
+    store: Store | None = None
 
 
 class Web(NamedTuple):
@@ -66,7 +73,7 @@ class WebJob(Job):
         target: where it is sent instead.
         asks: whether others wait for its answer.
         hops: redirects since it was sent to the server.
-        renewed: whether a target has refused it.
+        renewed: whether it has waited for another target.
     """
 
     web: Web
@@ -84,6 +91,10 @@ class WebJob(Job):
         found: bytes = self.call.items[self.position].url
         return found
 
+    @property
+    def hedged(self) -> bool:
+        return self.target is not None or not self.asks  # obstore would ask the server, too
+
     def go(self, target: Target | None) -> None:
         """Address the request to a target, or to its own server."""
         (self.server, self.request), self.target = self.home, target
@@ -91,7 +102,7 @@ class WebJob(Job):
             self.hops = 0
             return
         url, (_, host, rest) = target.url, self.request.split(b"\r\n", 2)
-        if _origin(url) != _origin(self.web.base):  # secrets stay with their server
+        if not same_origin(url, self.web.base):  # secrets stay with their server
             host, rest = b"Host: " + url.netloc.encode(), _PRIVATE.sub(b"", rest)
         path = urlunsplit(("", "", url.path or "/", url.query, "")).encode()
         self.server = target.server
@@ -115,9 +126,14 @@ class WebJob(Job):
 
 
 class Redirects:
-    """The targets of URLs, in a mapping that several clients may use one after another."""
+    """The targets of URLs, in a mapping that several clients may use one after another.
+
+    Attributes:
+        newest: by URL, what it has redirected to last; for other threads to read.
+    """
 
     def __init__(self, targets: dict[bytes, Target | None]) -> None:
+        self.newest = {url: target for url, target in targets.items() if target}
         # By URL; None: this one does not redirect, as others of its server do.
         self._targets = targets
         self._asked: dict[bytes, list[WebJob]] = {}  # that wait for the answer to another request
@@ -133,8 +149,11 @@ class Redirects:
             return [], error is not None
         if error and self._goes_on(job, error):
             return self.ready([job]), False
-        redirects = bool(job.target)
-        if not error and self._redirecting.setdefault(job.home[0], redirects) and job.asks:
+        redirects = job.target is not None
+        known = not error and self._redirecting.setdefault(job.home[0], redirects)
+        if isinstance(error, Refused) and error.passes:  # a target that is busy
+            known = redirects
+        if known and job.asks:
             self._targets[job.url] = job.target
         return self.forget(job), error is not None
 
@@ -159,6 +178,7 @@ class Redirects:
             job.go(target)
         elif waiting is not None:
             waiting.append(job)
+            job.call.pause(job.position)
             return False
         else:
             job.go(None)
@@ -175,18 +195,27 @@ class Redirects:
             if job.asks or job.url not in self._asked:
                 self._asked.setdefault(job.url, [])
                 job.asks, job.hops = True, job.hops + 1
+                self.newest[job.url] = target
                 job.go(target)
             return True
-        if not isinstance(error, Expired) or job.target is None or job.asks or job.renewed:
+        if not isinstance(error, Refused) or job.target is None:
             return False
+        if error.is_of_signature:
+            for known in (self.newest, self._targets):
+                if known.get(job.url) is job.target:
+                    del known[job.url]
+        elif not (error.passes and job.url in self._asked):  # another target is on its way
+            return False
+        again = not (job.asks or job.renewed)
         job.renewed = True
-        if self._targets.get(job.url) is job.target:
-            del self._targets[job.url]
-        return True
+        return again
 
 
-def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
-    return url.scheme, url.hostname, url.port or {"http": 80, "https": 443}.get(url.scheme)
+def same_origin(url: SplitResult, other: SplitResult) -> bool:
+    """Compare the servers of URLs."""
+    ports = {"http": 80, "https": 443}
+    one, two = ((it.scheme, it.hostname, it.port or ports[it.scheme]) for it in (url, other))
+    return one == two
 
 
 def _seconds(query: str, now: float) -> float:

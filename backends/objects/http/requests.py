@@ -1,49 +1,47 @@
-"""Requests for objects: where they go, their paths, headers and signatures.
-
-Signature Version 4: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
-"""
+"""Requests for objects: where they go, and their headers."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import re
 import ssl
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
-from urllib.parse import SplitResult, quote, urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 import obstore
 from obstore.store import S3Store
 
 from ....contract.errors import BackendUnavailable
 from ..credentials import environment
+from ..keys import Keys
 from ..proxies import proxy_of
 from ..roles import trust
 from .connections import Job, Server
 from .redirects import Web, WebJob
+from .signatures import LIFE, Address, Signer, azure, by_keys, by_token, quoted
 
 if TYPE_CHECKING:
-    from obstore.store import S3Credential
-
     from ..calls import Call
     from ..store import Stores
     from ..versions import ObjectPart
 
-_KNOWN = re.compile(
-    "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE"
-    "|SHARED_CREDENTIALS_FILE|EC2_METADATA_(DISABLED|SERVICE_ENDPOINT)|METADATA_ENDPOINT"
+_KNOWN = {
+    "s3": "AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|(DEFAULT_)?(PROFILE|REGION)"
+    "|CONFIG_FILE|SHARED_CREDENTIALS_FILE|EC2_METADATA_(DISABLED|SERVICE_ENDPOINT)|METADATA_ENDPOINT"
     "|CONTAINER_(CREDENTIALS_(RELATIVE|FULL)_URI|AUTHORIZATION_TOKEN(_FILE)?)"
     "|WEB_IDENTITY_TOKEN_FILE|ROLE_(ARN|SESSION_NAME)|ENDPOINT_URL_STS"
     "|ENDPOINT(_URL(_S3)?)?|ALLOW_HTTP|VIRTUAL_HOSTED_STYLE_REQUEST"
     # Also unknown to obstore.
     "|CA_BUNDLE|DEFAULT_OUTPUT|EXECUTION_ENV|MAX_ATTEMPTS|PAGER|RETRY_MODE|SDK_LOAD_CONFIG"
-    "|STS_REGIONAL_ENDPOINTS)"
-)
+    "|STS_REGIONAL_ENDPOINTS)",
+    "gs": r"GOOGLE_(APPLICATION_CREDENTIALS|API_KEY|BASE_URL|CLOUD_\w+|GENAI_\w+)",
+    "az": "AZURE_(STORAGE_)?(ACCOUNT_(NAME|KEY)|(ACCESS|MASTER|SAS)_KEY|(SAS_)?TOKEN|ENDPOINT"
+    "|CLIENT_(ID|SECRET)|TENANT_ID|AUTHORITY_(HOST|ID)|FEDERATED_TOKEN_FILE|OBJECT_ID"
+    "|MSI_(ENDPOINT|RESOURCE_ID)|IDENTITY_ENDPOINT|CREDENTIAL_TYPE|USE_(AZURE_CLI|EMULATOR))",
+}
 """Variables known to leave our requests equal to obstore's; others may change requests."""
 
 _SIGNED = "authorization", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"
@@ -60,10 +58,10 @@ _HONOURED: Mapping[str, Any] = {
     "user_agent": str,
 }
 _CONNECTING = timedelta(seconds=5)  # obstore's default
+_AZURE = "2023-11-03"  # also obstore's; without it, a very old one
+_GOOGLE = "https://storage.googleapis.com"
+_PROVIDER = "credential_provider"
 _WEB = "/!$&'()*+,-:;=@[]^_|~"  # not quoted by obstore in the path of a web server
-
-
-Signer: TypeAlias = Callable[[Sequence[str]], tuple[list[str], list[str]] | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)  # headers have secrets
@@ -71,15 +69,14 @@ class Bucket:
     """Parameters of requests to a bucket or web server.
 
     Attributes:
-        base: the URL before the quoted key, in which the characters `plain` are not quoted.
+        address: returns the paths of keys, with queries; or none while they cannot be signed.
         headers: those of all requests, by names in lower case.
         sign: returns the headers shared by all requests made now, and one for each path; or None
             while there are no valid keys.
         web: a server whose redirects are followed.
     """
 
-    base: str
-    plain: str
+    address: Address
     headers: dict[str, str]
     server: Server
     sign: Signer | None
@@ -92,10 +89,9 @@ class Bucket:
 
     def requests(self, pieces: Sequence[ObjectPart]) -> list[bytes]:
         """Make n requests for pieces of the bucket, signed now; none while there are no keys."""
-        root = urlsplit(self.base).path
-        paths = [root + quote(piece.place[1], safe=self.plain) for piece in pieces]
+        paths = self.address([piece.place[1] for piece in pieces])
         signatures = self.sign(paths) if self.sign else ([], [""] * len(paths))
-        if signatures is None:
+        if signatures is None or not paths:
             return []
         shared, signed = signatures
         given = [f"{name}: {value}" for name, value in self.headers.items()]
@@ -118,35 +114,62 @@ def bucket_of(stores: Stores, scheme: str, bucket: str) -> Bucket:
         BackendUnavailable: only obstore can make these requests; names the reason.
         ValueError, OSError: as `Stores.locate()`.
     """
-    options = stores.settings[scheme, bucket]["client_options"]
+    settings = {**stores.settings[scheme, bucket]}
+    options = settings["client_options"]
     headers, sign = headers_of(options), None
-    if scheme in ("http", "https"):
-        base = f"{scheme}://{bucket}/"
-    elif scheme != "s3" or bucket.endswith("--x-s3"):
-        raise _only(f"signs requests to {scheme}://{bucket}")
+    anonymous, keys = settings.pop("skip_signature", False), settings.pop(_PROVIDER, None)
+    _check_variables(scheme)
+    if scheme == "s3":
+        base, sign = _s3(bucket, settings, anonymous, keys, headers.get("host"))
+        address = quoted(base)
+    elif scheme == "gs":
+        if not (anonymous or keys):
+            what = "only obstore finds the keys of gs:// without google-auth"
+            raise BackendUnavailable(what, "pip install google-auth requests")
+        base = f"{settings.get('base_url', _GOOGLE).rstrip('/')}/{bucket}/"
+        address, sign = quoted(base), None if anonymous else by_token(keys.current)
+    elif scheme == "az":
+        store = stores.bucket(scheme, bucket, b"")
+        if not (found := azure(store, bucket, settings, anonymous)):
+            raise _only("can use these credentials of az://")
+        (base, address), headers = found, {"x-ms-version": _AZURE} | headers
     else:
-        settings = {**stores.settings[scheme, bucket]}
-        for name, value in sorted(os.environ.items()):
-            signs = name == "AWS_SKIP_SIGNATURE" and value.lower() in ("0", "false", "no", "off")
-            if name.startswith("AWS_") and value and not (signs or _KNOWN.fullmatch(name)):
-                raise _only(f"supports {name}")
-        keys, fixed = settings.pop("credential_provider", None), environment()
-        anonymous = settings.pop("skip_signature", False)
-        if not (anonymous or keys or fixed):
-            raise _only("finds the keys")
-        # Obstore knows the URL of the bucket; its signature here is not sent.
-        store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
-        url, _, query = obstore.sign(store, "GET", "key", timedelta(seconds=1)).partition("?")
-        base = url.removesuffix("key")
-        if not anonymous:
-            current = keys.current if keys else lambda: fixed and fixed.credential
-            host = headers.get("host", urlsplit(base).netloc)
-            sign = _signer(current, query.split("%2F")[2], host)
-            headers = {name: headers[name] for name in headers if name not in _SIGNED}
+        base = f"{scheme}://{bucket}/"
+        address = quoted(base, _WEB)
+    if sign:
+        headers = {name: headers[name] for name in headers if name not in _SIGNED}
     parts, find = urlsplit(base), _finder(options)
     headers = {"host": parts.netloc} | headers  # first: redirects change it
     web = Web(parts, find) if scheme in ("http", "https") else None
-    return Bucket(base, "/~" if scheme == "s3" else _WEB, headers, find(parts), sign, web)
+    return Bucket(address, headers, find(parts), sign, web)
+
+
+def _s3(
+    bucket: str, settings: Mapping[str, Any], anonymous: bool, keys: Keys | None, host: str | None
+) -> tuple[str, Signer | None]:
+    """The URL of a bucket, and what signs requests; `host` replaces that of the URL."""
+    fixed = environment()
+    if bucket.endswith("--x-s3"):
+        raise _only(f"signs requests to s3://{bucket}")
+    if not (anonymous or keys or fixed):
+        raise _only("finds the keys")
+    # Obstore knows the URL of the bucket; its signature here is not sent.
+    store = S3Store(bucket, **settings, access_key_id="x", secret_access_key="x")
+    base, _, query = obstore.sign(store, "GET", "key", LIFE).partition("key?")
+    if anonymous:
+        return base, None
+    current = keys.current if keys else lambda: fixed and fixed.credential
+    return base, by_keys(current, query.split("%2F")[2], host or urlsplit(base).netloc)
+
+
+def _check_variables(scheme: str) -> None:
+    """Raise BackendUnavailable for a variable by which obstore may change requests."""
+    known = _KNOWN.get(scheme, "")
+    for name, value in sorted(os.environ.items()):
+        signs = name.endswith("_SKIP_SIGNATURE") and value.lower() in ("0", "false", "no", "off")
+        starts = known and name.startswith(known.partition("(")[0])
+        if starts and value and not (signs or re.fullmatch(known, name)):
+            raise _only(f"supports {name}")
 
 
 def _finder(options: Mapping[str, Any]) -> Callable[[SplitResult], Server]:
@@ -182,40 +205,10 @@ def headers_of(options: Mapping[str, Any]) -> dict[str, str]:
             raise _only(f"honours client_options[{name!r}]")
     given = options.get("default_headers", {})
     headers = {"user-agent": options.get("user_agent", "dali_storage")}
-    headers |= {_text(name).lower(): _text(value) for name, value in given.items()}
+    headers |= {name.lower(): _text(value) for name, value in given.items()}
     if odd := [*_FRAMING & {*headers}]:
         raise _only(f"sends client_options['default_headers'][{odd[0]!r}]")
     return headers
-
-
-def _signer(current: Callable[[], S3Credential | None], region: str, host: str) -> Signer:
-    """Make a function to sign requests by the current keys. It keeps no secret."""
-
-    def sign(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
-        if not (credential := current()):
-            return None
-        names, extra = "host;x-amz-content-sha256;x-amz-date", ""
-        if credential["token"]:
-            names += ";x-amz-security-token"
-            extra = f"x-amz-security-token:{credential['token']}\n"
-        now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        scope = f"{now[:8]}/{region}/s3/aws4_request"
-        key = f"AWS4{credential['secret_access_key']}".encode()
-        for part in scope.split("/"):
-            key = hmac.digest(key, part.encode(), "sha256")
-        payload = "UNSIGNED-PAYLOAD"
-        headers = f"host:{host}\nx-amz-content-sha256:{payload}\nx-amz-date:{now}\n{extra}"
-        rest = f"\n\n{headers}\n{names}\n{payload}"
-        start = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n"
-        line = f"Authorization: AWS4-HMAC-SHA256 Credential={credential['access_key_id']}/{scope}, "
-        line += f"SignedHeaders={names}, Signature="
-        lines = []
-        for path in paths:
-            text = start + hashlib.sha256(f"GET\n{path}{rest}".encode()).hexdigest()
-            lines.append(f"{line}{hmac.digest(key, text.encode(), 'sha256').hex()}\r\n")
-        return headers.rstrip().split("\n")[1:], lines  # the host is sent in any case
-
-    return sign
 
 
 def _only(does: str) -> BackendUnavailable:

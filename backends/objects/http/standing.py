@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .connections import Job
 
 _ROW = 3  # trials
-_PASSING = "408", "425", "429", "5"  # beginnings of statuses, of which four count as one failure
+_PASSING = 0.25  # trials that one with a status that may pass counts for
 PATIENCE = 0.25  # seconds; obstore, asked so much later, must not be the first to answer
 
 
@@ -20,9 +20,9 @@ class Standing:
 
     Until an answer was taken from a server, there is one request to it at a time, its trial; the
     others wait, unless its body is slow. A trial that has failed, or gets no byte for `PATIENCE`
-    (a second while the connection opens), is requested by obstore, too, and so are the others until
-    obstore has answered. Later, any failed request is a trial if it began after the last one, so
-    that a burst of failures counts once.
+    (a second where it may redirect, or while the connection opens), is requested by obstore, too,
+    and so are the others until obstore has answered. Later, any failed request is a trial if it
+    began after the last one, so that a burst of failures counts once.
 
     A trial that obstore alone finished counts, and after three in a row, obstore makes all
     requests; after twelve, if the statuses were such as may pass. An answer that was taken ends the
@@ -73,7 +73,7 @@ class Standing:
             self.failed, self.why = True, _words(error)
             self._weight = 1.0
             if isinstance(error, Refused):
-                self._weight = 0.25 if error.status.startswith(_PASSING) else 1.0
+                self._weight = _PASSING if error.passes else 1.0
                 if error.pause or error.args:  # all wait; or only the bucket is obstore's
                     self.forget()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..calls import Call
     from ..pool import RequestPool
 
-_OPENING = 1.0  # seconds: several round trips, and the look-up of a name
+_ONCE = 1.0  # seconds for what should happen once: to open a connection, to ask a hub
 _LONGEST_STEP = PATIENCE / 2  # seconds between two looks for late answers
 
 
@@ -46,12 +46,12 @@ class Traffic:
         self._todo = deque[Job]()
         self._busy: dict[Connection, Job] = {}
         self._idle = defaultdict[Server, list[Connection]](list)
-        self._redirects = redirects
+        self.redirects = redirects
         self._looking = False  # for late answers
 
     def send(self, jobs: Iterable[Job] = ()) -> None:
         """Send as many requests as allowed: earlier ones, then these."""
-        self._todo.extend(self._redirects.ready(jobs))
+        self._todo.extend(self.redirects.ready(jobs))
         if rest := self._pace.resting:
             asyncio.get_running_loop().call_later(rest, self.send)
             return
@@ -60,7 +60,7 @@ class Traffic:
             job, standing = self._todo[0], self._standings[self._todo[0].server.address]
             if standing.left or self._left(job):
                 self._todo.popleft()
-                self._todo.extend(self._redirects.forget(job))
+                self._todo.extend(self.redirects.forget(job))
                 self._failed(job, None, standing)
                 continue
             if standing.waits:
@@ -73,8 +73,7 @@ class Traffic:
             idle = self._idle[job.server]
             used = idle.pop() if idle else Connection(job.server, self._end)
             self._busy[used] = job
-            job.began = job.call.begin(job.position)
-            job.first, job.lent = job.first or job.began, False
+            job.start()
             used.send(job)
         self._todo.extendleft(reversed(waiting))
         if self._busy and not self._looking:
@@ -88,7 +87,7 @@ class Traffic:
 
         dropped = [job for job in self._todo if meant(job)]
         self._todo = deque(job for job in self._todo if not meant(job))
-        self._redirects.drop(meant)
+        self.redirects.drop(meant)
         for connection, job in [*self._busy.items()]:
             if meant(job):
                 dropped.append(job)
@@ -98,7 +97,7 @@ class Traffic:
                 self._release(connection, job)
                 connection.close()
         for job in dropped:
-            self._todo.extend(self._redirects.forget(job))
+            self._todo.extend(self.redirects.forget(job))
         for standing in self._standings.values():
             if standing.trial and meant(standing.trial):
                 standing.finished(standing.trial, good=position is not None)
@@ -123,7 +122,7 @@ class Traffic:
         if connection.socket:
             self._idle[connection.server].append(connection)
         standing = self._standings[job.server.address]
-        again, failed = self._redirects.ended(job, error)
+        again, failed = self.redirects.ended(job, error)
         self._todo.extendleft(again)
         self._pace.note("retry" if failed else "request", time.monotonic() - job.began)
         if failed and error:
@@ -141,7 +140,7 @@ class Traffic:
         if pause := isinstance(error, Refused) and error.pause:
             self._pace.rest(min(pause, self._retry))
         if pause and not job.lent and time.monotonic() + pause <= job.first + self._retry:
-            self._todo.extendleft(self._redirects.ready([job]))
+            self._todo.extendleft(self.redirects.ready([job]))
         elif not job.lent:
             self._failed(job, error, standing)
 
@@ -158,7 +157,7 @@ class Traffic:
             standing = self._standings[job.server.address]
             if now - job.began > job.server.timeout:
                 connection.end(job, TimeoutError())
-            elif not standing.waits or now - connection.since < _patience(connection):
+            elif not standing.waits or now - connection.since < _patience(connection, job):
                 pass
             elif not connection.silent:
                 standing.fits()  # a slow or broken body is no reason for all to wait
@@ -174,6 +173,6 @@ class Traffic:
         self._looking = looking
 
 
-def _patience(connection: Connection) -> float:
+def _patience(connection: Connection, job: Job) -> float:
     """Seconds without a byte after which obstore, whose connection may be open, is asked, too."""
-    return PATIENCE if connection.socket else _OPENING
+    return PATIENCE if connection.socket and job.hedged else _ONCE

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ....contract.errors import BackendUnavailable
 from ....contract.options import Choice
-from ..store import Stores, split
+from ..store import Store, Stores, split
 from .answers import Refused
 from .loop import LoopThread
-from .redirects import Redirects
+from .redirects import Redirects, same_origin
 from .requests import Bucket, bucket_of, headers_of
 from .traffic import Traffic
 
@@ -82,6 +83,14 @@ class OwnClient:
 
     def drop(self, call: Call[Any, Any], position: int | None = None) -> None:
         self._thread.wait_for(self._traffic.drop, call, position)
+
+    def target(self, url: bytes) -> Store | None:
+        if (found := self._traffic.redirects.newest.get(url)) is None:
+            return None
+        if found.store is None:
+            foreign = not same_origin(found.url, urlsplit(url.decode()))
+            found.store = self._stores.target(found.url.geturl(), foreign=foreign)
+        return found.store
 
     def close(self) -> None:
         self._thread.close()

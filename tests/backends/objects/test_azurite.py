@@ -79,8 +79,11 @@ def store(azurite, monkeypatch):
     return store
 
 
-def test_samples_labels_and_bytes_are_by_the_rules_of_s3(store):
-    pipeline = build(readers.file, 3, {}, name="R", file_root="az://data/train")
+@pytest.mark.parametrize("transport", ["own", "obstore"])
+def test_samples_labels_and_bytes_are_by_the_rules_of_s3(store, transport):
+    options = {"name": "R", "file_root": "az://data/train"}
+    options |= {"backend_options": {"transport": transport}}
+    pipeline = build(readers.file, 3, {}, **options)
     ((data, labels),) = take(pipeline, 1)
     assert [content for _, _, content in data] == [b"", b"one", b"two" * 1000]
     assert [int.from_bytes(label, "little") for _, _, label in labels] == [0, 1, 2]

@@ -1,6 +1,7 @@
 """Keys that rotate: in a file, and of roles. What the servers get, and who gets no answer."""
 
 import _thread
+import json
 import os
 import pickle
 import ssl
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,23 +22,24 @@ from dali_storage.backends.objects import keys as renewal
 from dali_storage.backends.objects import roles as sources
 from dali_storage.backends.objects.errors import NoKeysError
 from dali_storage.contract.catalog import Catalog
+from dali_storage.contract.errors import BackendUnavailable
 from dali_storage.testing import read
 from tests.kit.objects.client import environment, publish
-from tests.kit.objects.roles import TOKEN, Keys, Roles, Store, serving
+from tests.kit.objects.roles import ACCOUNT, ACCOUNT_KEY, SHARED, TOKEN, Keys, Roles, Store, serving
 from tests.kit.paths import ROOT
 from tests.kit.process import status_of_fork, threads, wait_until
 
 CONTENTS = [np.random.default_rng(sample).bytes(5000 + sample) for sample in range(60)]
 ALL = np.arange(60)
 FULL = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
-ROLES = "instance", "ECS", "EKS", "web identity", "process"
+ROLES = "instance", "ECS", "EKS", "web identity", "process", "Google"
 
 
 class World:
     """A store, a server of roles, and a home directory with a file of keys."""
 
-    def __init__(self, store, roles, role_url, home, monkeypatch):
-        self.store, self.roles, self.keys = store, roles, store.keys
+    def __init__(self, store, url, roles, role_url, home, monkeypatch):
+        self.store, self.store_url, self.roles, self.keys = store, url, roles, store.keys
         self.home, self.url, self.patch = home, role_url, monkeypatch
         self.files = Catalog.from_names([b"%d" % at for at in range(60)], range(60), b"s3://data")
         self.catalog = publish(lambda *_: None, self.files, CONTENTS)
@@ -58,6 +61,17 @@ class World:
         elif source == "instance":
             self.patch.delenv("AWS_EC2_METADATA_DISABLED")
             set_("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{self.url}/")
+        elif source == "Google":
+            pytest.importorskip("google.auth", reason="no google-auth: pip install google-auth")
+            pytest.importorskip("requests", reason="no requests: pip install requests")
+            command = ["openssl", "genpkey", "-algorithm", "RSA"]
+            key = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            account = {"private_key": key, "private_key_id": "1", "client_email": "a@b"}
+            account |= {"type": "service_account", "token_uri": f"{self.url}/token"}
+            (self.home / "account").write_text(json.dumps(account))
+            set_("GOOGLE_APPLICATION_CREDENTIALS", str(self.home / "account"))
+            set_("DALI_GCS_ENDPOINT_URL", self.store_url)
+            self.catalog = replace(self.catalog, root=b"gs://data")
         elif source == "ECS":
             self.patch.setattr(sources, "_CONTAINER", self.url)
             set_("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials")
@@ -98,7 +112,7 @@ def world(home, monkeypatch):
         for name, value in environment(url, "", "").items():
             if "FILE" not in name:
                 monkeypatch.setenv(name, value)
-        yield World(store, roles, role_url, home, monkeypatch)
+        yield World(store, url, roles, role_url, home, monkeypatch)
         roles.open.set()
         settled()
 
@@ -157,6 +171,48 @@ def test_a_role_is_asked_again_when_the_store_refuses_its_keys(world, transport)
         world.keys.revoke()
         assert 2 in world.epoch(reader)
         assert world.epoch(reader) == {2} == {world.roles.asked.total()}
+
+
+DELEGATION_KEY = f"/{ACCOUNT}?restype=service&comp=userdelegationkey"
+
+
+@pytest.mark.parametrize("transport", ["own", "obstore"])
+@pytest.mark.parametrize("given", ["ACCOUNT_KEY", "TOKEN", "SAS_TOKEN"])
+def test_blobs_are_read_by_all_credentials_of_azure_without_a_request_for_each(
+    world, given, transport
+):
+    values = {"ACCOUNT_NAME": ACCOUNT, "ENDPOINT": f"{world.store_url}/{ACCOUNT}", "TOKEN": TOKEN}
+    values |= {"ACCOUNT_KEY": ACCOUNT_KEY, "SAS_TOKEN": f"?{SHARED}"}
+    for name in ("ACCOUNT_NAME", "ENDPOINT", given):
+        world.patch.setenv(f"AZURE_STORAGE_{name}", values[name])
+    world.catalog = replace(world.catalog, root=b"az://data")
+    with world.reader(transport) as reader:
+        for _ in range(3):
+            world.epoch(reader)
+    asked = {"dali_storage" if transport == "own" else "object_store": 3 * len(ALL)}
+    if given == "TOKEN" and transport == "own":
+        asked[DELEGATION_KEY] = 1
+    assert (world.store.agents, world.store.refused) == (asked, [])
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"AZURE_STORAGE_TOKEN": "wrong"}, "can use these credentials of az://"),
+        ({"AZURE_STORAGE_SAS_TOKEN": "a=ü"}, "can use these credentials of az://"),
+        ({"AZURE_ENCRYPTION_KEY": "canary"}, "supports AZURE_ENCRYPTION_KEY"),
+        ({"GOOGLE_SKIP_SIGNATURE": "true"}, "supports GOOGLE_SKIP_SIGNATURE"),
+    ],
+)
+def test_credentials_that_only_obstore_knows_are_named(world, variables, says):
+    variables = {"AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT, **variables}
+    variables |= {"AZURE_STORAGE_ENDPOINT": world.store_url}
+    for name, value in variables.items():
+        world.patch.setenv(name, value)
+    root = b"gs://data" if "GOOGLE" in says else b"az://data"
+    world.catalog = replace(world.catalog, root=root)
+    with world.reader() as reader, pytest.raises(BackendUnavailable, match=says):
+        world.epoch(reader)
 
 
 HALF = "[default]\naws_access_key_id = AKID2\naws_secret_access_key = canary1\n"

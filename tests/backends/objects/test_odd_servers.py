@@ -164,8 +164,7 @@ def test_a_burst_of_failures_counts_once_and_an_answer_or_an_error_of_obstore_en
     fail(1)
     assert not standing.aside
     fail(2, good=False)
-    busy = Refused()
-    busy.status = "503"
+    busy = Refused(status="503")
     for number in (3, 4):
         fail(number)
         standing.fails(jobs[8], busy)

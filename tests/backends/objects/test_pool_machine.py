@@ -153,7 +153,7 @@ class PoolMachine(RuleBasedStateMachine):
         lane.written = self.client.writes(items)
 
     def ask(self, item):
-        hedges = threading.current_thread() in self.pool._threads._twins
+        hedges = threading.current_thread() in self.pool._threads._hedging
         self.arrived.put(request := Request(*item, hedges, SimpleQueue()))
         answer = request.answer.get()
         if answer is CLOSE:

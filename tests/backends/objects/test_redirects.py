@@ -1,6 +1,7 @@
 """Web servers that redirect to signed URLs: the targets are kept, renewed, and told to nobody."""
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from dali_storage.backends.object_store import ObjectStoreReader
 from dali_storage.backends.objects.calls import Call
 from dali_storage.backends.objects.http import redirects
-from dali_storage.backends.objects.http.answers import Expired, Redirected
+from dali_storage.backends.objects.http.answers import Redirected, Refused
 from dali_storage.backends.objects.http.connections import Server
 from dali_storage.backends.objects.http.redirects import Redirects, Web, WebJob
 from dali_storage.contract.catalog import Catalog
@@ -34,13 +35,15 @@ class Hub:
         signature: the one that the store accepts.
         given: the one that the hub gives.
         asked: requests to the hub, by method and path.
+        pause: seconds until the hub answers a GET.
+        trouble: gets each request that the store accepts, and its number; returns a status, or 0.
     """
 
     def __init__(self):
         self.status, self.hops, self.query = 302, 0, ""
         self.signature = self.given = "sig0"
         self.asked, self.stored, self.leaked = Counter(), Counter(), []
-        self.lock = threading.Lock()
+        self.lock, self.pause, self.trouble = threading.Lock(), 0.0, lambda it, number: 0
 
     def redirect(self, it):
         assert it.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -48,6 +51,7 @@ class Hub:
         if not hop:
             with self.lock:
                 self.asked[it.command, path] += 1
+            time.sleep(self.pause if it.command == "GET" else 0)
         if int(hop or 0) < self.hops:
             place = f"{path}?hop={int(hop or 0) + 1}"  # on the same host
         else:
@@ -60,8 +64,11 @@ class Hub:
         with self.lock:
             allowed = query.endswith(f"X-Sig={self.signature}")
             self.stored[allowed] += 1
+            number = self.stored[True]
         if not allowed:
             return reply(it, 403, b"signature of canary")
+        if status := self.trouble(it, number):
+            return reply(it, status)
         return reply_with_part(it, FILES[int(path[2:])], f'"{path[1:]}"')
 
 
@@ -103,6 +110,44 @@ def test_the_hub_is_asked_once_a_file_and_the_store_never_sees_the_token(hub, st
     assert hub.asked == {(method, f"/f{n}"): 1 for method in ("HEAD", "GET") for n in range(3)}
     assert not hub.leaked
     assert hub.stored == {True: 3 + 9 * COUNT}
+
+
+def busy(it, number):
+    return 503 * (it.command == "GET" and number % 5 == 4)
+
+
+def slow(it, number):
+    time.sleep(0.3 * (it.command == "GET" and number % 9 == 4))
+
+
+@pytest.mark.parametrize("trouble", [busy, slow])
+def test_retries_and_hedges_go_to_the_target_too(hub, trouble):
+    hub.trouble, hub.pause, catalog = trouble, 0.5, catalog_of(hub)
+    with ObjectStoreReader(catalog, hedge=0.05, client_options=OPTIONS) as reader:
+        epoch(reader, catalog, 0)
+        hub.query = "new&"  # not asked for, but at the end of those there are
+        hub.signature = hub.given = "sig1"
+        epoch(reader, catalog, 1)
+        assert repr(reader) == "<object-store: by its own client>"
+    assert hub.stored[True] >= 3 + 6 * COUNT + 3  # some ranges were requested again
+    assert hub.asked == {
+        (it, f"/f{n}"): 1 + (it == "GET") for it in ("HEAD", "GET") for n in range(3)
+    }
+    assert not hub.leaked
+
+
+def test_a_target_that_refuses_obstore_is_asked_for_anew(hub):
+    def refuse(it, number):
+        own = it.headers["User-Agent"] == "dali_storage"
+        return (500 if own else 403) * (it.command == "GET" and number > 1 + COUNT)
+
+    catalog = catalog_of(hub)
+    with ObjectStoreReader(catalog, client_options=OPTIONS) as reader:
+        read(reader, np.arange(COUNT), catalog)
+        hub.trouble = lambda it, number: refuse(it, number) * ("moved" not in it.path)
+        hub.query = "moved&"
+        assert read(reader, np.array([1]), catalog) == expected([1])
+    assert hub.asked["GET", "/f0"] == 2
 
 
 def test_a_signature_that_has_ended_is_renewed_once_a_file(hub):
@@ -201,13 +246,13 @@ def test_of_requests_that_are_refused_at_once_one_renews_and_a_new_target_is_not
     kept.ended(first, Redirected("https://store/1"))
     kept.ended(first, None)
     assert kept.ready([second, third]) == [second, third]
-    assert kept.ended(second, Expired()) == ([second], False)
+    assert kept.ended(second, Refused(status="403")) == ([second], False)
     assert second.server is SERVER
-    assert kept.ended(third, Expired()) == ([], False)  # waits
+    assert kept.ended(third, Refused(status="403")) == ([], False)  # waits
     assert kept.ended(second, Redirected("https://store/2")) == ([second], False)
     assert kept.ended(second, None) == ([third], False)
     assert third.request.startswith(b"GET /2 ")
-    assert kept.ended(third, Expired()) == ([], True)
+    assert kept.ended(third, Refused(status="403")) == ([], True)
 
 
 def test_the_end_of_an_old_request_does_not_bring_its_target_back(jobs, monkeypatch):

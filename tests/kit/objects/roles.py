@@ -1,10 +1,12 @@
 """Fake servers of keys, and a store that checks signatures, in threads of the test's process.
 
-Signature Version 4 by headers, from Amazon's documentation, not by the code under test.
+Signature Version 4 by headers, and Azure's shared access signatures in queries, from the
+documentation of Amazon and Microsoft, not by the code under test.
 """
 
 from __future__ import annotations
 
+import base64
 import calendar
 import contextlib
 import hashlib
@@ -19,7 +21,10 @@ from urllib.parse import parse_qsl
 
 TOKEN = "canary-token"  # of the machine, for its keys
 _ROLES = "/latest/meta-data/iam/security-credentials/"
-_ERRORS = {"ExpiredToken": 400}
+ACCOUNT, ACCOUNT_KEY = "account", base64.b64encode(b"canary" * 8).decode()  # of Azure
+SHARED = "sv=2023-11-03&sig=a%2Fb%2Bc%3D"  # a shared access signature of a user
+DELEGATION = "skoid", "sktid", "skt", "ske", "sks", "skv"
+_ERRORS = {"ExpiredToken": 400, "AuthenticationRequired": 401}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,12 +97,15 @@ class _Role(_Handler):
             self.answer(200 if right and headers[right] else 400, TOKEN)
         elif self.path == _ROLES:
             self.answer(200 if headers["X-aws-ec2-metadata-token"] == TOKEN else 401, "the role")
-        elif TOKEN not in (
+        elif "assertion" not in form and TOKEN not in (
             headers["Authorization"],
             headers["X-aws-ec2-metadata-token"],
             form.get("WebIdentityToken"),
         ):
             self.answer(403, "canary")
+        elif "assertion" in form:  # RFC 7523, for Google
+            token = server.keys.new(server.life)["AccessKeyId"]
+            self.answer(200, json.dumps({"access_token": token, "expires_in": int(server.life)}))
         elif not form:
             self.answer(200, json.dumps(server.keys.new(server.life)))
         else:
@@ -129,7 +137,10 @@ class _Object(_Handler):
     server: Store
 
     def do_GET(self) -> None:
-        server, body = self.server, self.server.objects[self.path]
+        server, body = (
+            self.server,
+            self.server.objects[self.path.partition("?")[0].removeprefix(f"/{ACCOUNT}")],
+        )
         server.agents[self.headers["User-Agent"].partition("/")[0]] += 1
         if code := self._refusal():
             server.refused.append(code)
@@ -147,9 +158,36 @@ class _Object(_Handler):
 
     do_HEAD = do_GET  # noqa: N815
 
+    def do_POST(self) -> None:
+        """Get User Delegation Key, for whoever has a token."""
+        self.server.agents[self.path] += 1
+        right = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        fields = "SignedOid", "SignedTid", "SignedStart", "SignedExpiry", "SignedService"
+        times = [
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + it)) for it in (0, 43200)
+        ]
+        values = "o", "t", *times, "b", "2023-11-03", ACCOUNT_KEY
+        named = zip((*fields, "SignedVersion", "Value"), values, strict=True)
+        xml = "".join(f"<{name}>{value}</{name}>" for name, value in named)
+        self.answer(200 if right else 403, f"<UserDelegationKey>{xml}</UserDelegationKey>")
+
     def _refusal(self) -> str:
         """What Amazon would refuse in the signature, or ""."""
+        path, _, query = self.path.partition("?")
+        if "SharedKey" in self.headers.get("Authorization", ""):
+            return ""  # as obstore signs
+        if query == SHARED:
+            return ""
+        if "sig=" in query:
+            return self._refusal_by_query(path, dict(parse_qsl(query)))
         words = self.headers["Authorization"].replace(",", " ").split()
+        if words == ["Bearer", TOKEN]:
+            return ""  # of Azure
+        if words[0] == "Bearer":
+            name = words[1]
+            self.server.used.append(int(name.removeprefix("AKID")))
+            ended = time.time() > self.server.keys.made[name][2]
+            return "AuthenticationRequired" if ended else ""
         given = dict(word.split("=", 1) for word in words[1:])
         name, *scope = given["Credential"].split("/")
         self.server.used.append(int(name.removeprefix("AKID")))
@@ -177,6 +215,15 @@ class _Object(_Handler):
         right = hmac.digest(key, text.encode(), "sha256").hex() == given["Signature"]
         right = right and self.headers["x-amz-security-token"] == token
         return "" if right else "SignatureDoesNotMatch"
+
+    def _refusal_by_query(self, path: str, given: dict[str, str]) -> str:
+        """Of a blob: learn.microsoft.com, "Create a service SAS", "... user delegation SAS"."""
+        delegation = [given[it] for it in DELEGATION if it in given]
+        fields = [*(given[it] for it in ("sp", "st", "se")), f"/blob{path}", *delegation]
+        rest = [*[""] * (5 if delegation else 3), given["sv"], given["sr"], *[""] * 7]
+        key, text = base64.b64decode(ACCOUNT_KEY), "\n".join([*fields, *rest])
+        right = base64.b64encode(hmac.digest(key, text.encode(), "sha256")).decode()
+        return "" if given["sig"] == right else "AuthenticationFailed"
 
 
 @contextlib.contextmanager
