@@ -20,7 +20,7 @@ from tests.kit.dynamic import ORDERS, both, contents, epochs, outcome
 pytestmark = pytest.mark.usefixtures("pipelines_end")
 LONG = pytest.mark.long
 CAPTURE = pytest.mark.dali("2.3")
-NEW = {"File": {"exclude"}, "Webdataset": {"shuffle"}, "TFRecord": {"shuffle", "verify"}}
+NEW = {"File": {"exclude"}, "Webdataset": {"shuffle", "split"}, "TFRecord": {"shuffle", "verify"}}
 
 
 # --- epochs -------------------------------------------------------------------------------------

@@ -249,7 +249,6 @@ OWN: dict[str, list[Row]] = {
         ({"missing": "none"}, "missing must be 'error', 'skip' or 'empty', not 'none'"),
         ({"index_paths": ["a"]}, "index_paths must have one index for each file, not 1 for 3"),
         ({"shuffle": "all"}, "shuffle must be 'dali' or 'samples', not 'all'"),
-        ({"paths": "hf://datasets/a/b"}, "paths must be a local path or a URL of .*, not 'hf://"),
     ],
     "records": [
         ({"offsets": [-1] * 23}, r"offsets must be from 0 to 2\*\*63 - 1, not -1 \(sample 0\)"),
