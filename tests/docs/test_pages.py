@@ -1,9 +1,12 @@
 """The pages can be read: short, with short cells; differences and figures lead to their proofs."""
 
+import ast
+import inspect
 import re
 
 import pytest
 
+from dali_storage import readers
 from tests.kit.pages import DOCUMENTS, prose_of, text_of
 from tests.kit.paths import ROOT
 
@@ -55,3 +58,20 @@ def test_a_figure_that_a_page_quotes_was_measured(page):
     assert any(quoted) or page != "README.md"
     for figure in filter(None, quoted):
         assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?![.,]?\d)", measured), figure
+
+
+def calls():
+    """The calls of readers for the data of a user."""
+    table = text_of("docs/other-formats.md").partition("## DALI's readers")[0]
+    return re.findall(r"`(readers\.\w+\(.*?\))`", table)
+
+
+def test_every_reader_has_a_call_for_ones_data():
+    shown = {"caffe2", "manifest"}
+    for call in calls():
+        tree = ast.parse(call, mode="eval").body
+        signature = inspect.signature(getattr(readers, tree.func.attr))
+        signature.bind(**dict.fromkeys(word.arg for word in tree.keywords))
+        shown.add(tree.func.attr)
+    every = {name: inspect.signature(getattr(readers, name)).parameters for name in readers.__all__}
+    assert shown == {name for name, parameters in every.items() if "backend" in parameters}
