@@ -11,14 +11,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dali_storage.formats.files import LOCAL, Files
 from dali_storage.formats.parquet import catalog, pages
 from tests.kit.tables import write_table
 from tests.kit.tiers import by_tier
 
 
+class Store:
+    """A store in which the URLs of files begin with https://x."""
+
+    def heads(self, urls):
+        return np.array([os.path.getsize(url[9:]) for url in urls]), np.full(len(urls), b"1")
+
+    def contents(self, parts):
+        return [Path(os.fsdecode(it[9:])).read_bytes()[at:][:size] for it, at, size in parts]
+
+
 def found(path, columns="image", **given):
-    """The values that are found in a file, by row."""
+    """The values that are found in a file, by row, and in the same file in a store."""
     table = catalog.find([os.fsencode(path)], [columns], **given)
+    url = b"https://x" + os.fsencode(path)
+    there = catalog.find([url], [columns], files=Files(Store()), **given)
+    assert there.ranges.starts.tolist() == table.ranges.starts.tolist()
+    assert there.ranges.sizes.tolist() == table.ranges.sizes.tolist()
     content, ranges = Path(path).read_bytes(), table.ranges
     places = zip(ranges.starts.tolist(), ranges.sizes.tolist(), strict=True)
     return [content[start : start + size] for start, size in places]
@@ -113,8 +128,11 @@ def test_flipped_bits_are_refused_or_give_places_within_the_file(tmp_path):
                 at = max(at, 0)
             flipped = bytes([content[at] ^ 1 << random.randrange(8)])
             path.write_bytes(content[:at] + flipped + content[at + 1 :])
+            where, files = os.fsencode(path), LOCAL
+            if random.random() < 0.5:
+                where, files = b"https://x" + where, Files(Store())
             try:
-                table = catalog.find([os.fsencode(path)], [name], "id", missing="empty")
+                table = catalog.find([where], [name], "id", missing="empty", files=files)
             except ValueError as error:
                 seen["refused" if str(path) in str(error) else str(error)] += 1
             else:

@@ -20,7 +20,7 @@ from ..files import LOCAL, Files, assembled, noting_states
 from .footer import Footer, Read, leaf_of, number_of, numbers_of_bytes, read_footer
 from .index import Index, places_in, read_index, state, written
 from .labels import Labels, numbered, read_labels
-from .pages import Leaf, Request, Run, at_once, in_turn
+from .pages import Leaf, Places, Request, Walk, at_once, in_turn
 from .pages import find as find_values
 
 _T = TypeVar("_T")
@@ -53,8 +53,7 @@ class _Source(NamedTuple):
     """Access to a file or an object."""
 
     read: Read
-    run: Run
-    block: int
+    find: Callable[[Leaf], Places]
 
 
 def find(
@@ -88,7 +87,7 @@ def find(
             footer = read_footer(source.read, nbytes)
             leaves = [leaf_of(footer, number_of(footer, it)) for it in columns]
             if (index := known[file]) is None or indexes is None:
-                places = [find_values(leaf, source.run, source.block) for leaf in leaves]
+                places = [source.find(leaf) for leaf in leaves]
             else:
                 now = state(footer, found, file)
                 places = places_in(index, indexes[file], path, now, [it.path for it in leaves])
@@ -116,7 +115,7 @@ def index(path: bytes, progress: Callable[[int], object], files: Files = LOCAL) 
         with _opened(files, found, file, progress) as (source, nbytes):
             footer = read_footer(source.read, nbytes)
             leaves = _stored(footer)
-            places = {it.path: find_values(it, source.run, source.block) for it in leaves}
+            places = {it.path: source.find(it) for it in leaves}
         return written(state(footer, found, file), places)
 
     return _about([path], index_of, 0)
@@ -163,8 +162,11 @@ def _opened(
         def ask(places: Sequence[Request]) -> list[bytes]:
             return [*files.parts(catalog, [(file, *place) for place in places])]
 
-        source = _Source(ask, lambda walks: at_once(walks, ask), _REMOTE_BLOCK)
-        yield source, int(catalog.sizes[file])
+        def run(walks: Sequence[Walk[_T]]) -> list[_T]:
+            return at_once(walks, ask)
+
+        find = partial(find_values, run=run, block=_REMOTE_BLOCK, indexed=True)
+        yield _Source(ask, find), int(catalog.sizes[file])
         return
     path = catalog.file_path(file)
     with open_regular(path) as opened:
@@ -175,12 +177,11 @@ def _opened(
         def read(at: int, size: int) -> bytes:
             return os.pread(fd, size, at)
 
-        source = _Source(
-            lambda places: [read(*place) for place in places],
-            lambda walks: in_turn(walks, read, progress),
-            _BLOCK,
-        )
-        yield source, os.fstat(fd).st_size
+        def walk(walks: Sequence[Walk[_T]]) -> list[_T]:
+            return in_turn(walks, read, progress)
+
+        find = partial(find_values, run=walk, block=_BLOCK)
+        yield _Source(lambda places: [read(*place) for place in places], find), os.fstat(fd).st_size
 
 
 def _chosen(rows: _Rows, columns: Sequence[str], missing: str) -> _Rows:

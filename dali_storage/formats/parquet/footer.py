@@ -167,6 +167,7 @@ def chunks_of(footer: Footer, number: int) -> list[Chunk]:
                 start = dictionary
             end, codec = start + number_in(about, 7), number_in(about, 4)
             encodings = frozenset(map(int, about[2]))
+            index = fields[1][number].get(4), fields[1][number].get(5)
             is_wrong = not len(_MAGIC) <= start < end or 1 in fields[1][number]
         except (AttributeError, *_WRONG) as error:
             raise ValueError(f"row group {group} is damaged ({error}): {AGAIN}") from None
@@ -175,5 +176,6 @@ def chunks_of(footer: Footer, number: int) -> list[Chunk]:
         if end > footer.nbytes:
             what = f"the file has {footer.nbytes:,} bytes, fewer than its footer says ({end:,})"
             raise ValueError(f"{what}: {AGAIN}")
-        found.append(Chunk(start, end, rows, codec, encodings))
+        is_there = [*map(type, index)] == [int, int] and 0 < index[0] < sum(index) <= footer.nbytes
+        found.append(Chunk(start, end, rows, codec, encodings, index if is_there else None))
     return found

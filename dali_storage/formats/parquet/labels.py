@@ -98,11 +98,11 @@ def _values(found: Any, column: str) -> tuple[NDArray[Any], Names | None]:
     if pa.types.is_boolean(found.type):
         found = found.cast(pa.uint8())
     if pa.types.is_integer(found.type):
-        return found.to_numpy(zero_copy_only=False), None
+        return np.from_dlpack(found), None  # to_numpy() imports pandas, which takes seconds
     if found.type not in (pa.string(), pa.large_string(), pa.string_view()):
         raise ValueError(f"the labels in {column!r} are {found.type}, not integers or text")
     texts = found.cast(pa.large_string()).dictionary_encode()
-    return texts.indices.to_numpy(zero_copy_only=False), tuple(texts.dictionary.to_pylist())
+    return np.from_dlpack(texts.indices), tuple(texts.dictionary.to_pylist())
 
 
 def _classes(footer: Footer, column: str) -> Names | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -47,6 +48,8 @@ class Chunk(NamedTuple):
         rows: the rows of the group.
         codec: the number of its compression in the footer.
         encodings: those of its pages.
+        table: the place and the bytes of its offset index, which has the places of its pages:
+            https://parquet.apache.org/docs/file-format/pageindex/. None: it has none.
     """
 
     start: int
@@ -54,6 +57,7 @@ class Chunk(NamedTuple):
     rows: int
     codec: int
     encodings: frozenset[int]
+    table: Request | None = None
 
 
 class Leaf(NamedTuple):
@@ -83,20 +87,31 @@ class _Page(NamedTuple):
     head: bytes  # what has been read
     base: int  # its place
 
+    @property
+    def rows(self) -> int:
+        return self.values if self.kind in (_DATA, _DATA_V2) else 0
 
-def find(leaf: Leaf, run: Run, block: int) -> Places:
+
+def find(leaf: Leaf, run: Run, block: int, *, indexed: bool = False) -> Places:
     """Find the values of a column, row after row.
 
     Args:
         leaf: the column.
         run: answers walks.
         block: bytes to read at a time where values are much smaller.
+        indexed: use the offset indexes, if there are any: then all headers of pages are read at
+            once, not one after another.
 
     Raises:
         ValueError: the pages contradict the footer or themselves, or are encoded otherwise; has the
             position.
     """
-    chunks: list[list[_Page]] = run([_pages(chunk) for chunk in leaf.chunks])
+    chunks: list[list[_Page]] = []
+    if indexed and all(it.table for it in leaf.chunks):
+        each = [*zip(leaf.chunks, run([_starts(it) for it in leaf.chunks]), strict=True)]
+        heads = iter(run([_page(at, chunk.end) for chunk, starts in each for at in starts]))
+        chunks = [_checked(chunk, [*islice(heads, len(starts))]) for chunk, starts in each]
+    chunks = chunks or run([_pages(chunk) for chunk in leaf.chunks])
     apart = {
         n: page for n, pages in enumerate(chunks) for page in pages if page.kind == _DICTIONARY
     }
@@ -152,21 +167,39 @@ def at_once(
     return [found[number] for number in range(len(walks))]
 
 
+def _starts(chunk: Chunk) -> Walk[list[int]]:
+    """Read the places of pages in the offset index, which lacks that of a dictionary."""
+    at, size = chunk.table or (0, 0)
+    data = yield at, size
+    try:
+        starts = [number_in(location, 1) for location in Compact(data).fields()[1]]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"the offset index at {at:,} is damaged ({error})") from None
+    found = sorted({chunk.start, *starts})
+    if found[0] < chunk.start or found[-1] >= chunk.end:
+        raise ValueError(f"the offset index at {at:,} has pages of another column")
+    return found
+
+
 def _pages(chunk: Chunk) -> Walk[list[_Page]]:
     pages, at, left = list[_Page](), chunk.start, chunk.rows
     while left > 0:
         if at >= chunk.end:
             raise ValueError(f"{left:,} values are missing in the pages that end at {at:,}")
-        page = yield from _page(at, chunk.end)
-        at = page.end
-        if page.kind in (_DATA, _DATA_V2):
-            left -= page.values
-        if page.kind in (_DATA, _DATA_V2, _DICTIONARY):  # and no page of an index
-            pages.append(page)
-    if left or at != chunk.end:
+        pages.append((yield from _page(at, chunk.end)))
+        at = pages[-1].end
+        left -= pages[-1].rows
+    return _checked(chunk, pages)
+
+
+def _checked(chunk: Chunk, pages: Sequence[_Page]) -> list[_Page]:
+    """Return the pages of values and of a dictionary, and not those of an index."""
+    ends = [chunk.start, *(it.end for it in pages)]
+    rows = sum(it.rows for it in pages)
+    if [*(it.base for it in pages), chunk.end] != ends or rows != chunk.rows:
         what = "have other values than the footer says"
         raise ValueError(f"the pages from {chunk.start:,} to {chunk.end:,} {what}")
-    return pages
+    return [it for it in pages if it.kind in (_DATA, _DATA_V2, _DICTIONARY)]
 
 
 def _page(at: int, end: int) -> Walk[_Page]:
