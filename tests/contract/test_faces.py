@@ -80,7 +80,8 @@ def test_what_is_missing_is_not_listed_and_all_else_is_documented(module, gone):
         "for name in ('', '.loaders', '.ops', '.ops.readers', '.readers'):\n"
         "    it = sys.modules.get('dali_storage' + name)\n"
         "    text = it and pydoc.render_doc(it, renderer=pydoc.plaintext)\n"
-        "print(' mix(sources: ' in text, dir(readers), sep='\\n')"
+        "text = ''.join(text.split())\n"  # Python 3.13 breaks long signatures
+        "print('mix(sources:' in text, dir(readers), sep='\\n')"
     )
     documented, listed = without(module, program)
     assert documented == "True"
