@@ -43,8 +43,11 @@ def described(given: argparse.Namespace) -> dict[str, Any]:
     paths = [it if "://" in it else os.path.abspath(it) for it in given.paths]
     tars = bool(paths) and paths[0].endswith(".tar")
     reader = given.reader or ("webdataset" if tars else "file")
-    named = {"file_root": paths[0]} if len(paths) == 1 and not tars else {"paths": paths}
-    return {"reader": reader, "arguments": {**(named if paths else {}), **dict(given.argument)}}
+    spec = getattr(getattr(readers, reader, None), "spec", None)
+    names = [it for it in ("path", "paths") if spec and it in spec.samples] or ["file_root"]
+    found: Any = paths if len(paths) > 1 or names == ["paths"] else "".join(paths)
+    named = {names[0]: found} if paths else {}
+    return {"reader": reader, "arguments": named | dict(given.argument)}
 
 
 def opening_of(reader: str, arguments: dict[str, Any]) -> Opening:

@@ -1,14 +1,14 @@
 """`python -m dali_storage receipt`, and what `compare` says."""
 
+import argparse
 import json
 from functools import partial
 
 import pytest
 
 from dali_storage import readers
-from dali_storage.cli import index, receipt
+from dali_storage.cli import index, reader_options, receipt
 from dali_storage.cli.index_samples import key_and_value
-from dali_storage.cli.reader_options import opening_of
 from tests.kit.containers import tf_record, write_tar, write_tfrecord
 from tests.kit.dali import build
 from tests.kit.receipts import of, sums, sums_of
@@ -29,6 +29,26 @@ def made(root, tmp_path):
     path = tmp_path / "r.json"
     assert receipt.main([str(root), "--bytes", "-o", str(path)]) == 0
     return path
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["/a"], {"file_root": "/a"}),
+        (["/a", "--reader", "numpy"], {"file_root": "/a"}),
+        (
+            ["s3://a", "--reader", "mds", "--argument", "columns=n"],
+            {"path": "s3://a", "columns": "n"},
+        ),
+        (["/a", "/b", "--reader", "tfrecord"], {"path": ["/a", "/b"]}),
+        (["/a.json", "--reader", "webdataset"], {"paths": ["/a.json"]}),
+        (["/a.tar", "/b.tar"], {"paths": ["/a.tar", "/b.tar"]}),
+        (["--reader", "mds"], {}),
+    ],
+)
+def test_paths_are_the_argument_of_the_reader_that_has_them(words, arguments):
+    reader_options.add_options(parser := argparse.ArgumentParser())
+    assert reader_options.described(parser.parse_args(words))["arguments"] == arguments
 
 
 def loaded(path):
@@ -203,7 +223,10 @@ def test_tfrecord_needs_no_features(words, tmp_path):
         assert receipt.main([*arguments, *more, "-o", str(tmp_path / "r")]) == 0
         assert of(loaded(tmp_path / "r")) == sums_of(pieces, mode)
     sources = ["reader=tfrecord", f"sources={json.dumps({'a': {'path': str(path)}})}"]
-    assert opening_of("mix", dict(map(key_and_value, sources))).open().catalog.delivered == 2
+    assert (
+        reader_options.opening_of("mix", dict(map(key_and_value, sources))).open().catalog.delivered
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
