@@ -118,6 +118,10 @@ def examine(*roots: str) -> None:
     names = [path] if containers else locations(path, None, None)
     backend: Any = registry.load(chosen := registry.choose(None, names))
     remote = remote_of(backend, retry=0.0) if (url := scheme(names[0])) else None
+    if url and (others := shards.find(roots[0], remote)):
+        print_row("data", f"shards by {others.writer}, which are not counted")
+        print_row("reader", f"readers.{others.call})")
+        return
     if containers:
         call, catalog = containers
     elif os.path.isdir(path):

@@ -97,11 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, others = parser.parse_known_args(words)
     try:
         names, known = of_hub(given.files)
+        files = [*map(_container, names)]
+        of_others = [*filter(None, map(shards.find, files))]
     except (BackendUnavailable, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    files = [*map(_container, names)]
-    for found in filter(None, map(shards.find, files)):
+    for found in of_others:
         what = f"a data set by {found.writer} needs no index of ours"
         print(f"error: {found.directory!r}: {what}; use readers.{found.call})", file=sys.stderr)
         return 1

@@ -2,7 +2,10 @@
 
 import glob
 import os
+from contextlib import suppress
 from typing import NamedTuple
+
+from ..contract.remote import Remote
 
 
 class ShardDirectory(NamedTuple):
@@ -21,6 +24,7 @@ class ShardDirectory(NamedTuple):
     files: list[str]
 
 
+_FOLDER = b"/"
 _KINDS = (  # the writer; what lies in the directory, and has these bytes; the call; the files
     (
         "Megatron-Energon",
@@ -36,16 +40,16 @@ _KINDS = (  # the writer; what lies in the directory, and has these bytes; the c
         "**/*.mds*",
     ),
     ("litData", ("index.json", b'"chunks"'), "litdata(columns=[...], path={0!r}", "**/*.bin"),
-    ("Lance", ("_versions", b""), "records(files=..., offsets=..., sizes=...", "data/**"),
+    ("Lance", ("_versions", _FOLDER), "records(files=..., offsets=..., sizes=...", "data/**"),
 )
 _HEAD = 4096  # bytes
 
 
-def find(directory: str) -> ShardDirectory | None:
-    """Return the data set in a directory; None for other paths."""
+def find(directory: str, remote: Remote | None = None) -> ShardDirectory | None:
+    """Return the data set in a directory, or by `remote` below a URL; None for others."""
     for writer, (name, content), call, pattern in _KINDS:
         mark = os.path.join(directory, name)
-        if not _has(mark, content):
+        if content not in _head(mark, remote):
             continue
         found = glob.glob(os.path.join(glob.escape(directory), pattern), recursive=True)
         files = sorted(filter(os.path.isfile, found)) or [mark]
@@ -53,9 +57,14 @@ def find(directory: str) -> ShardDirectory | None:
     return None
 
 
-def _has(mark: str, content: bytes) -> bool:
-    """Whether a file begins with 4 KiB that have the content, or, without one, is a directory."""
-    if not content or not os.path.isfile(mark):
-        return not content and os.path.isdir(mark)
-    with open(mark, "rb") as file:
-        return content in file.read(_HEAD)
+def _head(mark: str, remote: Remote | None) -> bytes:
+    """Return the first 4 KiB of a file or object, if there is one; _FOLDER for a directory."""
+    if remote is not None:
+        with suppress(OSError):  # a store may deny access to what is missing
+            return remote.contents([(os.fsencode(mark), 0, _HEAD)])[0]
+    elif os.path.isdir(mark):
+        return _FOLDER
+    elif os.path.isfile(mark):
+        with open(mark, "rb") as file:
+            return file.read(_HEAD)
+    return b""

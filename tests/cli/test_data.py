@@ -185,6 +185,15 @@ def test_the_reader_of_a_directory_of_another_loader_is_named(
     assert found["data"] == "1 containers, 700 bytes"
 
 
+@pytest.mark.parametrize(("name", "content", "shard", "call"), OF_OTHERS[:3])
+def test_the_reader_of_shards_in_a_store_is_named(name, content, shard, call, server, capsys):
+    server.put(f"bucket/train/{name}", content.encode())
+    server.put(f"bucket/train/{shard}", b"x")
+    data.examine("s3://bucket/train")
+    expected = call.replace("/{}", f"/{name}").replace("{}", "s3://bucket/train")
+    assert rows(capsys)["reader"] == f"readers.{expected}"
+
+
 def test_objects_are_counted(server, monkeypatch, capsys):
     environment = {"ENDPOINT_URL": server.url, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
     for name, value in environment.items():
