@@ -27,7 +27,7 @@ def mds(
     """Samples in MDS shards of MosaicML Streaming, read where they lie. DALI has no such reader.
 
     Without a shuffle, the order is that of StreamingDataset(shuffle=False). The package is not
-    needed. For all other arguments see `readers.file`, except `device="gpu"`.
+    needed. For all other arguments see `readers.file`, except `exclude` and `device="gpu"`.
 
     Args:
         path: the directory or URL of the data set, which has an index.json.
@@ -61,7 +61,7 @@ def mds(
     """
     root = location("path", path)
     if split:
-        root = join_path(root, path_bytes("split", split))
+        root = location("split", join_path(root, path_bytes("split", split)))
     return columns_of("mds", root, columns, parse, shuffle, Common(**given))
 
 

@@ -133,7 +133,13 @@ def configured(**changes):
     return lambda index: index["config"].update(changes)
 
 
-BELOW = "which is not below the directory; merge the indexes"
+def named(*names):
+    """A change of the columns of all shards."""
+    columns = {"column_names": names, "column_encodings": ["int"] * 2, "column_sizes": [8] * 2}
+    return lambda index: [it.update(columns) for it in index["shards"]] and None
+
+
+BELOW = "is not the name of a file below the data set; correct the list, or make it again"
 CHANGES = [
     ("mds", first(version=1), "shard.00000.mds' is of format 'mds', version 1; only 'mds', 2"),
     ("mds", first(format="json"), "format 'json', version 2; only 'mds', 2 is read: write it by"),
@@ -141,7 +147,10 @@ CHANGES = [
     ("mds", first(samples=-1), "has a negative number of samples or bytes; it is truncated or"),
     ("mds", first(samples="1"), "index.json' lacks an entry .TypeError: .*; .*copy it again"),
     ("mds", lambda index: {"version": 2}, "lacks an entry .*'shards'.; it is truncated"),
-    ("mds", lambda index: [1], "index.json' lacks an entry"),
+    ("mds", lambda index: [1], "index.json': expected the shards of a data set in JSON; the file"),
+    ("mds", first(raw_data={"basename": "\ud800", "bytes": 9}), r"json': '\\ud800' is no path"),
+    ("mds", named("n", "n"), "not one name, encoding and size each"),
+    ("mds", named("n"), "lacks an entry .*not one name, encoding and size each.; it is trunc"),
     ("mds", lambda index: index.update(shards=[]), "/data' has no samples"),
     ("mds", lambda index: index.update(chunks=[]), "is a data set of litData: use readers.litdata"),
     *(("mds", first(raw_data={"basename": it, "bytes": 9}), BELOW) for it in ("../x", "/x", "")),
@@ -150,7 +159,7 @@ CHANGES = [
     ("litdata", configured(encryption={"level": "chunk"}), "encryption={'level': 'chunk'}, which"),
     ("litdata", configured(item_loader="TokensLoader"), "item_loader=TokensLoader, which is not"),
     ("litdata", configured(data_format=["int"] * 2), "has 1 leaves, data_format 2.; it is trunc"),
-    ("litdata", configured(data_spec="{"), "is not JSON .*; it is truncated or damaged: copy it"),
+    ("litdata", configured(data_spec="{"), "lacks an entry .JSONDecodeError.*: copy it again"),
     ("litdata", lambda index: index.update(shards=[]), "is a data set of MDS: use readers.mds"),
 ]
 
@@ -166,8 +175,13 @@ def test_an_index_that_cannot_be_used_is_refused(reader, change, message, tmp_pa
 def test_a_truncated_index_is_to_be_copied_again(tmp_path):
     columns = written("mds", tmp_path, [2])["columns"]
     os.truncate(tmp_path / "index.json", 99)
-    with pytest.raises(ValueError, match=r"index.json' is not JSON .* copy it again"):
+    with pytest.raises(ValueError, match=r"index.json': .* in JSON: .* be cut: copy it again"):
         found_in("mds", tmp_path, columns)
+
+
+def test_a_split_that_is_no_path_is_refused_by_name():
+    with pytest.raises(ValueError, match="split must be a path without NUL"):
+        readers.batches(readers.mds, batch_size=1, path="/x", split="\0", columns="n")
 
 
 REFUSED = {
@@ -194,6 +208,11 @@ def test_columns_that_dali_cannot_take_are_refused_by_name(tmp_path):
             found_in("mds", tmp_path, name)
     with pytest.raises(ValueError, match=r"no column 'x': it has \['list\[jpeg\]', 'nd"):
         found_in("mds", tmp_path, "x")
+    spec = {"a.b": LEAF, "a": dict_of(b=LEAF), "c": LEAF}
+    write_litdata(tmp_path, dict_of(**spec), ["bytes"] * 3, [[[b""] * 3]])
+    with pytest.raises(ValueError, match=r"column 'a.b': several leaves have this name; rename"):
+        found_in("litdata", tmp_path, "a.b")
+    assert found_in("litdata", tmp_path, "c").delivered == 1
     spec = dict_of(**dict.fromkeys(REFUSED_LEAVES, LEAF))
     write_litdata(tmp_path, spec, [*REFUSED_LEAVES], [[[b""] * len(REFUSED_LEAVES)]])
     for name, remedy in REFUSED_LEAVES.items():
@@ -267,7 +286,7 @@ def test_a_shard_that_exists_only_compressed_is_named_with_the_command(tmp_path)
     edit(tmp_path, first(compression="zstd:7", zip_data=packed))
     assert found_in("mds", tmp_path, columns).delivered == 2
     (tmp_path / "shard.00000.mds").unlink()
-    message = f"compressed .*: zstd -d {tmp_path}/a/.*.zstd: '{tmp_path}/shard.00000.mds'"
+    message = f"compressed, .* in '{tmp_path}/a': zstd -d .*.zstd: '{tmp_path}/shard.00000.mds'"
     with pytest.raises(FileNotFoundError, match=message):
         found_in("mds", tmp_path, columns)
 

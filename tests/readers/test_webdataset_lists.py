@@ -4,6 +4,7 @@ The oracles are the bytes that were written, and tarfile, which finds the places
 """
 
 import json
+import os
 import sqlite3
 import tarfile
 from contextlib import closing
@@ -182,6 +183,8 @@ WRONG = [  # what is changed, what the message says
     (lambda it: (it / DATABASE).unlink(), "No such file .* index, or with none"),
     (lambda it: (it / DATABASE).write_text("x"), "sqlite': it is not a database of SQLite"),
     (lambda it: (it / f"{DATABASE}-wal").write_text("x"), "wal' shows .* not written to the end"),
+    (lambda it: (it / f"{DATABASE}-journal").write_text("x"), "journal' shows that it was not wr"),
+    (changed("INSERT INTO samples VALUES (3, 'd/7', 0, 0, 0)"), "samples of tar 3, but .* 3 tars"),
     (replaced(SPLITS, "train", "dev"), "there is no split 'train', only 'dev', 'val', 'test'"),
     (replaced(SPLITS, "- b.tar", "- c.tar"), "yaml': 'c.tar' of 'train' is not in .info.json"),
     (replaced(SPLITS, "- b.tar", "- b{1..x}.tar"), r"'b{1..x}.tar': expected {000..012} or {a,b}"),
@@ -261,6 +264,11 @@ def test_a_list_of_wids_may_name_objects_or_be_one(listed, server, of_url):
     assert contents(of_list(**given, index_paths=indexes)) == expected("635412")
 
 
+def piped(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 LIST = "shardindex.json"
 
 
@@ -275,6 +283,10 @@ LIST = "shardindex.json"
         (replaced(LIST, 'version": 1', 'version": 2'), "json': expected wids_version 1"),
         (replaced(LIST, "shardlist", "datasets"), "several data sets; give each a list .* mix"),
         (replaced(LIST, "}]}", ""), "expected a shardlist of wids in JSON.* copy it again"),
+        (lambda it: (it / LIST).write_text("[" * 99_999), "wids in JSON: maximum recursion.*again"),
+        (replaced(LIST, '"base": null', '"base": 5'), "json': 5 is no path .*; make the list"),
+        (replaced(LIST, '"b.tar"', r'"\ud800"'), r"json': '\\ud800' is no path .*; make the"),
+        (lambda it: piped(it / LIST), "not a regular file: '.*json'"),
     ],
 )
 def test_a_wrong_list_of_wids_is_refused_by_name(listed, change, said):

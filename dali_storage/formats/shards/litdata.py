@@ -55,7 +55,10 @@ def parse(root: str, index: Any) -> ShardIndex:
         count, nbytes = row["chunk_size"], row["chunk_bytes"]
         # Old releases leave out the table.
         shards.append(ShardEntry(row["filename"], count, (nbytes, nbytes + 4 * (count + 2))))
-    return ShardIndex(shards, tuple(map(_column, names, kinds)), trailers=_TRAILERS)
+    columns = map(_column, names, kinds)
+    alike = "several leaves have this name; rename one of their keys"
+    marked = (it._replace(refused=alike) if names.count(it.name) > 1 else it for it in columns)
+    return ShardIndex(shards, tuple(marked), trailers=_TRAILERS)
 
 
 def _leaves(spec: Any, name: str = "") -> Iterator[str]:

@@ -11,7 +11,7 @@ from .records import Column, ShardEntry, ShardIndex
 _RAW = {"bytes", "jpeg", "json", "png", "str", "str_decimal", "str_float", "str_int"}
 _NUMBERS = {f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)}
 _NUMBERS -= {"float8"}
-_ARRAY = re.compile(r"ndarray:(\w+):([1-9]\d*(?:,[1-9]\d*)*)")
+_ARRAY = re.compile(r"ndarray:(\w+):([1-9]\d{,15}(?:,[1-9]\d{,15})*)")
 _REMEDIES = {
     "jpeg_array": "write a column for each image",
     "ndarray": "write it with dtype and shape, such as ndarray:float32:3,4",
@@ -43,6 +43,8 @@ def parse(root: str, index: Any) -> ShardIndex:
             raise ValueError(f"{what}; make a data set of each kind of shards")
         hint = _hint(root, packed["basename"], row["compression"]) if packed else ""
         shards.append(ShardEntry(raw["basename"], row["samples"], [raw["bytes"]], hint))
+    if first and {*map(len, first.values())} != {len({*first["names"]})}:
+        raise TypeError("the columns have not one name, encoding and size each")
     each = zip(*first.values(), strict=True)
     return ShardIndex(shards, tuple(_column(*it) for it in each), is_configured=True)
 
@@ -50,9 +52,9 @@ def parse(root: str, index: Any) -> ShardIndex:
 def _hint(root: str, packed: str, compression: str) -> str:
     """Return the remedy for a shard that exists only compressed."""
     codec = compression.partition(":")[0]
-    every = posixpath.join(root, posixpath.dirname(packed), f"*.{codec}")
-    how = f"{_COMMANDS[codec]} {every}" if codec in _COMMANDS else every
-    return f"; the shards are compressed ({codec}), and must be decompressed once: {how}"
+    where = posixpath.join(root, posixpath.dirname(packed))
+    how = f"{_COMMANDS[codec]} *.{codec}" if codec in _COMMANDS else f"all files *.{codec}"
+    return f"; the shards are compressed, and must be decompressed once, in {where!r}: {how}"
 
 
 def _column(name: str, encoding: str, size: int | None) -> Column:

@@ -30,6 +30,7 @@ from ...contract.errors import ContainerChangedError, RecordError, os_error
 from ...contract.format import Format, Output
 from ...contract.views import SMALL, Contents, Views
 from ..files import LOCAL, Files, assembled, noting_states, sizes
+from ..lists import below, parsed
 from ..pieces import typed
 
 _TRAILER = 8  # bytes
@@ -87,8 +88,9 @@ class ShardIndex(NamedTuple):
 Parse: TypeAlias = Callable[[str, Any], ShardIndex]
 """Makes the index of a directory, as text, from its JSON value.
 
-Any KeyError, TypeError, IndexError or AttributeError means that the value is not complete.
+Any error of `_INCOMPLETE` means that the value is not complete.
 """
+_INCOMPLETE = AttributeError, IndexError, KeyError, RecursionError, TypeError, json.JSONDecodeError
 
 
 def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL) -> Catalog:
@@ -107,7 +109,8 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
             raise ValueError(f"{about} has no column {name!r}: it has {[*known]!s:.400}")
         if why := known[name].refused:
             raise ValueError(f"{about}, column {name!r}: {why}; or read other columns")
-    names = [join_path(root, os.fsencode(it.name)) for it in shards]
+    listed = join_path(root, b"index.json")
+    names = [join_path(root, below(listed, it.name)) for it in shards]
     try:
         found = noting_states(files.catalog(names))
         places = _places(found, index, shards, files)
@@ -124,24 +127,17 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
 def _read(root: bytes, parse: Parse, files: Files) -> ShardIndex:
     path = join_path(root, b"index.json")
     with files.opened([path]) as opened:
-        text = next(opened).read()
+        entries = parsed(path, next(opened).read(), "the shards of a data set")
     about, remedy = repr(os.fsdecode(path)), "it is truncated or damaged: copy it again"
     try:
-        index = parse(os.fsdecode(root), json.loads(text))
+        index = parse(os.fsdecode(root), entries)
         numbers = [integer(it) for each in index.shards for it in (each.samples, *each.sizes)]
         numbers += [integer(it.nbytes) + 1 for it in index.columns]
-        parts = [each.name.split("/") for each in index.shards]
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{about} is not JSON ({error}); {remedy}") from None
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except _INCOMPLETE as error:
         what = f"{about} lacks an entry ({type(error).__name__}: {error})"
         raise ValueError(f"{what}; {remedy}, or write it by the format's own writer") from None
     if min(numbers, default=0) < 0:
         raise ValueError(f"{about} has a negative number of samples or bytes; {remedy}")
-    for each, its in zip(index.shards, parts, strict=True):
-        if not its[0] or not its[-1] or ".." in its or "\0" in each.name:
-            what = f"{about} has the shard {each.name!r}, which is not below the directory"
-            raise ValueError(f"{what}; merge the indexes by the format's own package")
     return index
 
 

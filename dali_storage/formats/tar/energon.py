@@ -88,9 +88,9 @@ class EnergonIndex(Files):
         with named(self.index, f"; {_AGAIN}"), open_regular(self.index) as file:
             if file.read(16) != b"SQLite format 3\0":
                 raise self._wrong("it is not a database of SQLite")
-        log = self.index + b"-wal"
-        if os.path.exists(log) and os.path.getsize(log):
-            raise self._wrong(f"{os.fsdecode(log)!r} shows that it was not written to the end")
+        for log in (self.index + b"-wal", self.index + b"-journal"):
+            if os.path.exists(log) and os.path.getsize(log):
+                raise self._wrong(f"{os.fsdecode(log)!r} shows that it was not written to the end")
         # Immutable, so that no lock or log is written beside it.
         uri = f"file:{quote(os.path.abspath(self.index))}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:
@@ -102,13 +102,17 @@ class EnergonIndex(Files):
         self, database: sqlite3.Connection, names: Iterable[bytes]
     ) -> Generator[BinaryIO, None, None]:
         numbers = {name: number for number, name in enumerate(self.counts)}
-        for name in names:
-            tar = os.fsdecode(name[len(self.index) + 2 :])
-            try:
+        try:
+            ((last,),) = database.execute("SELECT MAX(tar_file_id) FROM samples")
+            if last is not None and last >= len(numbers):
+                what = f"samples of tar {last}, but .info.json has only {len(numbers):,} tars"
+                raise self._wrong(f"it has {what}")
+            for name in names:
+                tar = os.fsdecode(name[len(self.index) + 2 :])
                 lines = self._lines(tar, database.execute(_PARTS, (numbers[tar],)))
-            except sqlite3.Error as error:  # such as a missing table: energon 6 has no parts
-                raise self._wrong(f"it has no places of files ({error})") from None
-            yield io.BytesIO(b"".join(lines))
+                yield io.BytesIO(b"".join(lines))
+        except sqlite3.Error as error:  # such as a missing table: energon 6 has no parts
+            raise self._wrong(f"it has no places of files ({error})") from None
 
     def _lines(self, tar: str, rows: Iterable[tuple[int, bytes, int, bytes]]) -> list[bytes]:
         """Return the lines of DALI's index v1.2 of a tar, made of the rows of `_PARTS`."""

@@ -17,7 +17,7 @@ from ...contract.catalog import Catalog, join_path
 from ...contract.errors import ContainerChangedError
 from ...contract.objects import scheme
 from ..files import LOCAL, MOST, Files, sizes
-from ..lists import below, parsed, wrong
+from ..lists import below, encoded, parsed, wrong
 from . import webdataset
 from .components import Selection
 
@@ -47,7 +47,7 @@ class ShardList:
             what = "expected wids_version 1, and url and nsamples of each tar in shardlist"
             raise wrong(path, f"{what}; make the list again")
         self._path, self._rows = path, rows
-        base = os.fsencode(found.get("base") or "")
+        base = encoded(path, found.get("base") or "")
         base = base if scheme(base) else join_path(os.path.dirname(path), base)
         self.names = [self._name(base, row["url"]) for row in rows]
 
@@ -77,9 +77,9 @@ class ShardList:
         return found
 
     def _name(self, base: bytes, url: str) -> bytes:
-        name = os.fsencode(url)
+        name = encoded(self._path, url)
         is_whole = scheme(name) or name.startswith(b"/")
-        return name if is_whole else join_path(base, os.fsencode(below(self._path, url)))
+        return name if is_whole else join_path(base, below(self._path, url))
 
 
 def _is_row(row: Any) -> bool:
