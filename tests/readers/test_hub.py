@@ -110,8 +110,9 @@ def test_indexes_of_hf_urls_ask_the_hub_once_a_file_and_are_for_their_commit(hub
     assert make_index.main([PATTERN, "-o", str(tmp_path), "--backend-option", "transport=own"]) == 0
     assert {it: hub.asked["resolve", it] for it in PATHS} == dict.fromkeys(PATHS, 1)
     indexes = sorted(tmp_path.glob("train-*.idx"))
-    values = epoch(index_paths=indexes)
-    assert [values[row] for row in range(3 * COUNT)] == expected(hub)
+    for transport in ("own", "obstore"):
+        values = epoch(index_paths=indexes, backend_options={"transport": transport})
+        assert [values[row] for row in range(3 * COUNT)] == expected(hub)
     hub.commits["main"] = OTHER
     with pytest.raises(ContainerChangedError, match=f"/{OTHER}/"):
         epoch(index_paths=indexes)
