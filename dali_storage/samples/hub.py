@@ -22,6 +22,7 @@ import huggingface_hub as hub
 from huggingface_hub import errors
 from huggingface_hub.hf_api import RepoFile
 
+from ..contract.objects import require_public
 from ..contract.remote import PINNED, Known
 
 _NAME = re.compile(
@@ -81,7 +82,7 @@ def find(names: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, Known]]:
     once. The files are read in the local cache if it has all of them.
 
     Raises:
-        ValueError: this is not the name of a file of a data set.
+        ValueError: this is not the name of a file of a data set; or HF_ENDPOINT has a password.
         OSError: there is no such file, or no answer; the message says which page to visit, or what
             to set.
     """
@@ -138,6 +139,10 @@ class _Api:
 
     def __init__(self) -> None:
         self._api, self._offline = hub.HfApi(), hub.constants.HF_HUB_OFFLINE
+        try:
+            require_public(self._api.endpoint.encode())
+        except ValueError as error:
+            raise ValueError(f"HF_ENDPOINT: {error}") from None
         self.commit, self.files = cache(self._commit), cache(self._files)
 
     def page(self, repository: str) -> str:
@@ -150,7 +155,8 @@ class _Api:
             given = {"revision": revision, "local_files_only": True, "allow_patterns": []}
             top = hub.snapshot_download(repository, repo_type="dataset", **given)
             paths = (os.path.join(at, it) for at, _, files in os.walk(top) for it in files)
-            return os.path.basename(top), [os.path.relpath(it, top) for it in paths]
+            there = filter(os.path.exists, paths)  # of a file that was deleted, a link may be left
+            return os.path.basename(top), [os.path.relpath(it, top) for it in there]
         about = self._api.dataset_info(repository, revision=revision)
         if about.id != repository:
             what = f"the data set was renamed; write hf://datasets/{about.id}"

@@ -113,6 +113,15 @@ def test_a_hub_that_does_not_answer_is_named_with_the_remedies(hub, monkeypatch)
     assert caught.value.errno == errno.EHOSTUNREACH
 
 
+def test_a_password_in_the_endpoint_is_refused_and_not_shown(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:canary@127.0.0.1:9")
+    with pytest.raises(ValueError, match="HF_ENDPOINT: .* password in it; remove it") as caught:
+        find("top.parquet")
+    assert "canary" not in str(caught.value)
+
+
 def test_a_revision_that_is_not_there_is_named(hub):
     with pytest.raises(FileNotFoundError, match=r"no such revision; look at http.*'hf://.*@v2/top"):
         find("top.parquet", revision="@v2")
@@ -159,7 +168,7 @@ def test_the_local_cache_is_read_where_it_is(hub, monkeypatch, tmp_path):
     hub.asked.clear()
     assert find("data/train-*.parquet")[0] == [*map(os.fsencode, local)]
     assert find(TRAIN[0], revision=f"@{MAIN}")[0] == [os.fsencode(local[0])]
-    os.unlink(local[1])
+    os.unlink(os.path.realpath(local[1]))
     with pytest.raises(
         FileNotFoundError, match=r"of the split, 'data/train-00001-of-00003.parquet' is mis"
     ):
