@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit
 
 from ....contract.errors import BackendUnavailable
 from ..store import PRIVATE
@@ -104,9 +104,9 @@ class WebJob(Job):
         url, (_, host, rest) = target.url, self.request.split(b"\r\n", 2)
         if not same_origin(url, self.web.base):  # secrets stay with their server
             host, rest = b"Host: " + url.netloc.encode(), _PRIVATE.sub(b"", rest)
-        path = urlunsplit(("", "", url.path or "/", url.query, "")).encode()
+        path = (url.path or "/") + (url.query and f"?{url.query}")  # not urlunsplit: "//" stays
         self.server = target.server
-        self.request = b"\r\n".join([b"GET %s HTTP/1.1" % path, host, rest])
+        self.request = b"\r\n".join([b"GET %s HTTP/1.1" % path.encode(), host, rest])
 
     def redirected(self, location: str) -> Target | None:
         """The target of an answer; None: it is left to obstore."""

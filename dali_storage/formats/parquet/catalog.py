@@ -96,8 +96,11 @@ def find(
         starts, sizes = (np.stack(its, axis=1) for its in zip(*places, strict=True))
         return _chosen(_Rows(starts, sizes, labels), columns, missing)
 
-    with ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS) as pool:
+    pool = ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS)
+    try:
         rows = [*pool.map(partial(_about, paths, rows_of), range(len(paths)))]
+    finally:  # an error, or a Ctrl-C, does not wait for a store
+        pool.shutdown(wait=found.sizes is None, cancel_futures=True)
     places = [(it.starts.ravel(), it.sizes.ravel()) for it in rows]
     lacks = "has no rows" + (" with values" if missing == "skip" else "")
     found = assembled(found, places, lacks, len(columns))
