@@ -117,7 +117,7 @@ def test_a_password_in_the_endpoint_is_refused_and_not_shown(hub, monkeypatch):
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://user:canary@127.0.0.1:9")
-    with pytest.raises(ValueError, match="HF_ENDPOINT: .* password in it; remove it") as caught:
+    with pytest.raises(ValueError, match=r"HF_ENDPOINT: .* password in it; remove it") as caught:
         find("top.parquet")
     assert "canary" not in str(caught.value)
 
