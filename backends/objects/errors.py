@@ -81,7 +81,7 @@ _CAUSES = {
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects in a loop; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
-    "BadScheme": (errno.EPROTO, "the endpoint is not https://, and http:// is not allowed"),
+    "BadScheme": (errno.EPROTO, "the endpoint is, or redirects to, http://, which is not allowed"),
     "NotPartial": _NO_RANGES,
     "RangeNotSupported": _NO_RANGES,
     "ContentRange": (errno.EPROTO, f"the server sent no valid Content-Range; {_ON_THE_WAY}"),

@@ -237,7 +237,7 @@ def test_an_error_of_an_object_does_not_wait_for_others():
                 hangs.wait()
                 raise FileNotFoundError(2, "none", "s3://b/0")
             hangs.set()
-            go_on.wait(30)
+            go_on.wait(60)
             ended.set()
             raise OSError
 
@@ -245,4 +245,4 @@ def test_an_error_of_an_object_does_not_wait_for_others():
         catalog.find([b"s3://b/0", b"s3://b/1"], ["image"], files=Files(Store()))
     assert not ended.is_set()
     go_on.set()
-    assert ended.wait(30)
+    assert ended.wait(60)

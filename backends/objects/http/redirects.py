@@ -16,16 +16,13 @@ from calendar import timegm
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit
 
 from ....contract.errors import BackendUnavailable
 from ..store import PRIVATE
 from .answers import Redirected, Refused
 from .connections import Job, Server
-
-if TYPE_CHECKING:
-    from ..store import Store
 
 _EARLIER = 60.0  # seconds: a target is renewed so long before its end, or after half of its time
 _UNKNOWN, _LONGEST = 300.0, 3300.0  # seconds: of a target that states no end, and of any
@@ -42,14 +39,12 @@ class Target:
         url: with its signature, as it is sent.
         renew: from this time on, by `time.monotonic()`, it is asked for anew.
         until: when it ends.
-        store: for obstore, once it has requested this.
     """
 
     server: Server
     url: SplitResult
     renew: float
     until: float
-    store: Store | None = None
 
 
 class Web(NamedTuple):
