@@ -198,12 +198,17 @@ def test_bad_redirects_are_errors_that_name_the_file(hub, place):
     catalog = catalog_of(hub)
     with ObjectStoreReader(catalog, client_options=OPTIONS, retry=0) as reader:
         reader.sizes(np.arange(3), 0)
+        headers = {"Location": place}
 
         def redirect(it):
-            reply(it, 302, b"", {"Location": place.format(hub=hub.url, path=it.path)})
+            shown = {name: url.format(hub=hub.url, path=it.path) for name, url in headers.items()}
+            reply(it, 302, b"", shown)
 
         hub.redirect = redirect
         with pytest.raises(OSError, match=r"f\d"):
+            read(reader, np.arange(3), catalog)
+        headers.clear()
+        with pytest.raises(OSError, match="redirects without a Location; check the server"):
             read(reader, np.arange(3), catalog)
 
 
