@@ -95,11 +95,11 @@ def find(names: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, Known]]:
             files = api.files(name.repository, commit, name.folder, deep)
         for path in _chosen(name, files, there):
             url = f"{api.page(name.repository)}/resolve/{commit}/{quote(path)}".encode()
-            found.append(url)
             known[url] = files[path]
-            cached = hub.try_to_load_from_cache(
+            cached = len(local) == len(found) and hub.try_to_load_from_cache(
                 name.repository, path, revision=commit, repo_type="dataset"
             )
+            found.append(url)
             local += [cached] if isinstance(cached, str) else []
     return ([*map(os.fsencode, local)], {}) if len(local) == len(found) else (found, known)
 
