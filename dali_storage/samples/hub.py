@@ -31,6 +31,7 @@ _NAME = re.compile(
 _FORM = "hf://datasets/OWNER/NAME/PATH, or OWNER/NAME@REVISION for another one than main"
 _SHARD = re.compile(r"(.*-)\d{5}(-of-(\d{5}).*)")  # as the package datasets names files of a split
 _SHOWN = 10  # names in a message
+_SECONDS = 30.0  # for the first answer; huggingface_hub would wait for ever
 
 _LOG_IN = "set HF_TOKEN, or run hf auth login"
 _FAILURES: Mapping[str | int, tuple[int, str]] = {
@@ -157,7 +158,7 @@ class _Api:
             paths = (os.path.join(at, it) for at, _, files in os.walk(top) for it in files)
             there = filter(os.path.exists, paths)  # of a file that was deleted, a link may be left
             return os.path.basename(top), [os.path.relpath(it, top) for it in there]
-        about = self._api.dataset_info(repository, revision=revision)
+        about = self._api.dataset_info(repository, revision=revision, timeout=_SECONDS)
         if about.id != repository:
             what = f"the data set was renamed; write hf://datasets/{about.id}"
             raise FileNotFoundError(errno.ENOENT, what)

@@ -3,11 +3,12 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.kit.objects.hub import MAIN, NAME, OTHER, a_hub
+from tests.kit.objects.hub import MAIN, NAME, OTHER, a_hub, serving
 
 FILES = {
     "README.md": b"# set",
@@ -111,6 +112,20 @@ def test_a_hub_that_does_not_answer_is_named_with_the_remedies(hub, monkeypatch)
     ) as caught:
         find("top.parquet")
     assert caught.value.errno == errno.EHOSTUNREACH
+
+
+def test_a_hub_that_accepts_requests_and_never_answers_is_not_waited_for(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    from dali_storage.samples import hub as names
+
+    monkeypatch.setattr(names, "_SECONDS", 0.1)
+    end = threading.Event()
+    with serving(lambda it: end.wait(60)) as port:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        with pytest.raises(OSError, match=r"cannot be reached .ReadTimeout"):
+            find("top.parquet")
+        end.set()
 
 
 def test_a_password_in_the_endpoint_is_refused_and_not_shown(hub, monkeypatch):
