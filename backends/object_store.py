@@ -191,10 +191,7 @@ class ObjectStoreReader(Reader):
     @check_options(_NAME)
     def remote(cls, *, retry: _Retry = 120.0, check: Flag = True, **options: Any) -> Remote:
         of_stores = {name: value for name, value in options.items() if name in _OF_STORES}
-        stores, transport = Stores(**of_stores), options.get("transport")
-        if transport == "obstore":
-            return StoreRemote(stores, retry, check)
-        return PinningRemote(stores, retry, check, required=transport == "own")
+        return PinningRemote(Stores(**of_stores), retry, check, options.get("transport", "auto"))
 
     @classmethod
     def devices(cls) -> Iterable[DeviceStatus]:

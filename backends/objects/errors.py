@@ -74,6 +74,7 @@ _SIZED = f"{_PLAIN}, and chunked answers"
 _MALFORMED = errno.EPROTO, f"the server sent a malformed answer; {_ON_THE_WAY}"
 _NO_RANGES = errno.EPROTO, "the server ignores Range, so parts of objects cannot be read"
 _OTHER_RANGE = errno.EIO, f"the server sent a different byte range than requested; {_ON_THE_WAY}"
+_NO_TARGET = errno.EPROTO, f"the server redirects without a Location; {_ON_THE_WAY}"
 _OTHER_HOST = "the certificate of the endpoint is for another host name; check its URL"
 _CAUSES = {
     "NotValidForName": (errno.EPROTO, _OTHER_HOST),
@@ -81,7 +82,7 @@ _CAUSES = {
     "TooManyRedirects": (errno.ELOOP, f"the endpoint redirects in a loop; {_PROXY}"),
     "dns error": (errno.EHOSTUNREACH, f"the host of the endpoint is not known; {_PROXY}"),
     "ConnectionRefused": (errno.ECONNREFUSED, f"the endpoint refuses connections; {_PROXY}"),
-    "BadScheme": (errno.EPROTO, "the endpoint is not https://, and http:// is not allowed"),
+    "BadScheme": (errno.EPROTO, "the endpoint is, or redirects to, http://, which is not allowed"),
     "NotPartial": _NO_RANGES,
     "RangeNotSupported": _NO_RANGES,
     "ContentRange": (errno.EPROTO, f"the server sent no valid Content-Range; {_ON_THE_WAY}"),
@@ -149,6 +150,7 @@ class _Failure:
         self.code = _found(r"<Code>(\w{1,64})</Code>", answer)
         self.region = _found(r"<Region>([\w-]{1,32})</Region>", answer)
         self.kind = _found(r"HttpError \{\n\s*kind: (\w+)", self.text)  # see _KINDS
+        self.bare = "BareRedirect" in self.text
         provider = _PROVIDER.search(self.text)
         self.no_keys = (provider and provider[1]) or ""
         # Despite a provider, or the machine's own credentials, the last resort.
@@ -205,7 +207,8 @@ def mapped(error: BaseException, url: bytes) -> OSError:
         return error
     if isinstance(error, ShortBodyError | EncodedError):
         return OSError(error.number, str(error), os.fsdecode(url))
-    number, what = _explain(failure := _Failure(error), error)
+    failure = _Failure(error)
+    number, what = _NO_TARGET if url[:4] == b"http" and failure.bare else _explain(failure, error)
     what += hub.remedy(url, failure.status)
     if number == errno.ESTALE:
         return ObjectReplacedError(url, what)
@@ -215,7 +218,7 @@ def mapped(error: BaseException, url: bytes) -> OSError:
 def _explain(failure: _Failure, error: BaseException) -> tuple[int, str]:
     if failure.lacks_credentials:
         return errno.EACCES, failure.no_keys or NO_CREDENTIALS
-    if failure.region or "BareRedirect" in failure.text:
+    if failure.region or failure.bare:
         where = f"the region {failure.region}" if failure.region else "another region"
         return errno.EREMOTE, f"the bucket is in {where}; set region, or AWS_REGION"
     if failure.code in _CODES:

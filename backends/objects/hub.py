@@ -26,8 +26,7 @@ def with_token(server: str, options: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError for a token that cannot be sent.
     """
     headers = options.get("default_headers") or {}
-    names = {(it if isinstance(it, str) else it.decode("latin1")).lower() for it in headers}
-    if "authorization" in names or not _is_hub(server):
+    if "authorization" in map(str.lower, headers) or not _is_hub(server):
         return options
     try:
         from huggingface_hub import constants, get_token

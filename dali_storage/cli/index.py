@@ -107,6 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {found.directory!r}: {what}; use readers.{found.call})", file=sys.stderr)
         return 1
     urls = [file for file in files if _is_table(file)]
+    if other := [file for file in files if os.fsencode(file) in known and file not in urls]:
+        what = "of the hub, only files whose names end in .parquet get an index"
+        print(
+            f"error: {other[0]!r}: {what}; download the others, and index the copies",
+            file=sys.stderr,
+        )
+        return 1
     is_root = any(index_samples.is_root(file) for file in files if file not in urls)
     # Containers have no other options.
     if others or not files or is_root or (given.backend_option and not urls):
@@ -129,7 +136,7 @@ def _write_all(
     with console.bar("", sum(map(_size, targets.values())), of_bytes=True) as tick:
         for target, file in targets.items():
             try:
-                write(file, target, tick, done, options, known)
+                write(file, target, tick, done, options, known.get(os.fsencode(file)))
                 console.print_result(f"{target!r}: the index of {file!r}")
             except (BackendUnavailable, OSError, TypeError, ValueError) as error:
                 print(f"error: {error}", file=sys.stderr)
@@ -144,11 +151,11 @@ def write(
     tick: Tick,
     done: int = 0,
     options: Mapping[str, Any] = _NO_OPTIONS,
-    known: Mapping[bytes, Known] | None = None,
+    known: Known | None = None,
 ) -> None:
     """Write the index of `file` to the path `target`; `tick` gets `done` plus the bytes read.
 
-    `options` are those of the backend, for a URL; `known` is for `knowing()`.
+    `options` are those of the backend, for a URL; `known` is what is known of it.
 
     Raises:
         ValueError: the file is not a container of a known kind, or is damaged.
@@ -158,7 +165,8 @@ def write(
     _, lines = (_of_tables if of_table else kind_of(file).functions)()
     remote = index_samples.remote(file, dict(options)) if of_table else None
     # The target is opened first: finding the values may take minutes.
-    with replacing(target) as index, knowing(remote, known or {}) as access:
+    its = {os.fsencode(file): known} if known else {}
+    with replacing(target) as index, knowing(remote, its) as access:
         lines = partial(lines, files=Files(access)) if of_table else lines
         index.writelines(lines(os.fsencode(file), lambda position: tick(done + position)))
 

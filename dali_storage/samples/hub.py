@@ -22,6 +22,7 @@ import huggingface_hub as hub
 from huggingface_hub import errors
 from huggingface_hub.hf_api import RepoFile
 
+from ..contract.objects import require_public
 from ..contract.remote import PINNED, Known
 
 _NAME = re.compile(
@@ -30,6 +31,7 @@ _NAME = re.compile(
 _FORM = "hf://datasets/OWNER/NAME/PATH, or OWNER/NAME@REVISION for another one than main"
 _SHARD = re.compile(r"(.*-)\d{5}(-of-(\d{5}).*)")  # as the package datasets names files of a split
 _SHOWN = 10  # names in a message
+_SECONDS = 30.0  # for the first answer; huggingface_hub would wait for ever
 
 _LOG_IN = "set HF_TOKEN, or run hf auth login"
 _FAILURES: Mapping[str | int, tuple[int, str]] = {
@@ -81,7 +83,7 @@ def find(names: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, Known]]:
     once. The files are read in the local cache if it has all of them.
 
     Raises:
-        ValueError: this is not the name of a file of a data set.
+        ValueError: this is not the name of a file of a data set; or HF_ENDPOINT has a password.
         OSError: there is no such file, or no answer; the message says which page to visit, or what
             to set.
     """
@@ -94,11 +96,11 @@ def find(names: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, Known]]:
             files = api.files(name.repository, commit, name.folder, deep)
         for path in _chosen(name, files, there):
             url = f"{api.page(name.repository)}/resolve/{commit}/{quote(path)}".encode()
-            found.append(url)
             known[url] = files[path]
-            cached = hub.try_to_load_from_cache(
+            cached = len(local) == len(found) and hub.try_to_load_from_cache(
                 name.repository, path, revision=commit, repo_type="dataset"
             )
+            found.append(url)
             local += [cached] if isinstance(cached, str) else []
     return ([*map(os.fsencode, local)], {}) if len(local) == len(found) else (found, known)
 
@@ -138,6 +140,10 @@ class _Api:
 
     def __init__(self) -> None:
         self._api, self._offline = hub.HfApi(), hub.constants.HF_HUB_OFFLINE
+        try:
+            require_public(self._api.endpoint.encode())
+        except ValueError as error:
+            raise ValueError(f"HF_ENDPOINT: {error}") from None
         self.commit, self.files = cache(self._commit), cache(self._files)
 
     def page(self, repository: str) -> str:
@@ -150,8 +156,9 @@ class _Api:
             given = {"revision": revision, "local_files_only": True, "allow_patterns": []}
             top = hub.snapshot_download(repository, repo_type="dataset", **given)
             paths = (os.path.join(at, it) for at, _, files in os.walk(top) for it in files)
-            return os.path.basename(top), [os.path.relpath(it, top) for it in paths]
-        about = self._api.dataset_info(repository, revision=revision)
+            there = filter(os.path.exists, paths)  # of a file that was deleted, a link may be left
+            return os.path.basename(top), [os.path.relpath(it, top) for it in there]
+        about = self._api.dataset_info(repository, revision=revision, timeout=_SECONDS)
         if about.id != repository:
             what = f"the data set was renamed; write hf://datasets/{about.id}"
             raise FileNotFoundError(errno.ENOENT, what)

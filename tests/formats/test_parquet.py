@@ -2,6 +2,7 @@
 
 import os
 import struct
+import threading
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -240,3 +241,25 @@ BAD = {
 def test_pages_that_contradict_themselves_are_refused(content, level, message):
     with pytest.raises(ValueError, match=message):
         walked(content, 3, level)
+
+
+def test_an_error_of_an_object_does_not_wait_for_others():
+    hangs, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Store:
+        heads = staticmethod(lambda urls: (np.full(len(urls), 1000), np.zeros(len(urls), "S1")))
+
+        def contents(self, parts):
+            if parts[0][0] == b"s3://b/0":
+                hangs.wait()
+                raise FileNotFoundError(2, "none", "s3://b/0")
+            hangs.set()
+            go_on.wait(60)
+            ended.set()
+            raise OSError
+
+    with pytest.raises(FileNotFoundError):
+        catalog.find([b"s3://b/0", b"s3://b/1"], ["image"], files=Files(Store()))
+    assert not ended.is_set()
+    go_on.set()
+    assert ended.wait(60)

@@ -110,13 +110,17 @@ def test_indexes_of_hf_urls_ask_the_hub_once_a_file_and_are_for_their_commit(hub
     assert make_index.main([PATTERN, "-o", str(tmp_path), "--backend-option", "transport=own"]) == 0
     assert {it: hub.asked["resolve", it] for it in PATHS} == dict.fromkeys(PATHS, 1)
     indexes = sorted(tmp_path.glob("train-*.idx"))
-    values = epoch(index_paths=indexes)
-    assert [values[row] for row in range(3 * COUNT)] == expected(hub)
+    for transport in ("own", "obstore"):
+        values = epoch(index_paths=indexes, backend_options={"transport": transport})
+        assert [values[row] for row in range(3 * COUNT)] == expected(hub)
     hub.commits["main"] = OTHER
     with pytest.raises(ContainerChangedError, match=f"/{OTHER}/"):
         epoch(index_paths=indexes)
     assert make_index.main([PATTERN + "x", "-o", str(tmp_path)]) == 1
     assert "error: [Errno 2] there is no such file; there are" in capsys.readouterr().err
+    hub.files[OTHER]["x.tar"] = b""
+    assert make_index.main([f"hf://datasets/{NAME}/x.tar", "-o", str(tmp_path)]) == 1
+    assert "only files whose names end in .parquet" in capsys.readouterr().err
 
 
 def test_the_token_goes_to_the_hub_only(hub, monkeypatch, tmp_path):

@@ -3,11 +3,12 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.kit.objects.hub import MAIN, NAME, OTHER, a_hub
+from tests.kit.objects.hub import MAIN, NAME, OTHER, a_hub, serving
 
 FILES = {
     "README.md": b"# set",
@@ -113,6 +114,29 @@ def test_a_hub_that_does_not_answer_is_named_with_the_remedies(hub, monkeypatch)
     assert caught.value.errno == errno.EHOSTUNREACH
 
 
+def test_a_hub_that_accepts_requests_and_never_answers_is_not_waited_for(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    from dali_storage.samples import hub as names
+
+    monkeypatch.setattr(names, "_SECONDS", 0.1)
+    end = threading.Event()
+    with serving(lambda it: end.wait(60)) as port:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        with pytest.raises(OSError, match=r"cannot be reached .ReadTimeout"):
+            find("top.parquet")
+        end.set()
+
+
+def test_a_password_in_the_endpoint_is_refused_and_not_shown(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://user:canary@127.0.0.1:9")
+    with pytest.raises(ValueError, match=r"HF_ENDPOINT: .* password in it; remove it") as caught:
+        find("top.parquet")
+    assert "canary" not in str(caught.value)
+
+
 def test_a_revision_that_is_not_there_is_named(hub):
     with pytest.raises(FileNotFoundError, match=r"no such revision; look at http.*'hf://.*@v2/top"):
         find("top.parquet", revision="@v2")
@@ -159,7 +183,7 @@ def test_the_local_cache_is_read_where_it_is(hub, monkeypatch, tmp_path):
     hub.asked.clear()
     assert find("data/train-*.parquet")[0] == [*map(os.fsencode, local)]
     assert find(TRAIN[0], revision=f"@{MAIN}")[0] == [os.fsencode(local[0])]
-    os.unlink(local[1])
+    os.unlink(os.path.realpath(local[1]))
     with pytest.raises(
         FileNotFoundError, match=r"of the split, 'data/train-00001-of-00003.parquet' is mis"
     ):

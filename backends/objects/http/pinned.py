@@ -1,9 +1,9 @@
-"""A `Remote` that reads objects of known content by the client of our own."""
+"""A `Remote` that reads objects of known content as a reader of these does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -21,19 +21,20 @@ from .transport import OwnClient
 class PinningRemote(StoreRemote):
     """The `Remote` of object stores and web servers, with `pinned()`."""
 
-    def __init__(self, stores: Stores, retry: float, check: bool, *, required: bool) -> None:
-        """Request nothing yet. `required`: see `OwnClient`."""
+    def __init__(self, stores: Stores, retry: float, check: bool, transport: str) -> None:
+        """Request nothing yet. The arguments after the stores are options of the backend."""
         super().__init__(stores, retry, check)
-        self._required = required
+        self._transport = transport
 
     @contextmanager
     def pinned(self, known: Mapping[bytes, Known]) -> Iterator[Remote]:
         """See `SupportsPinned`. Redirects are kept, also for the reader that opens after it."""
-        with (
-            self._requests() as requests,
-            closing(OwnClient(self.stores, requests, required=self._required)) as client,
-        ):
-            yield _Pinned(self, known, requests, client)
+        with self._requests() as requests:
+            required = self._transport == "own"
+            of_obstore = self._transport == "obstore"
+            own = None if of_obstore else OwnClient(self.stores, requests, required=required)
+            with closing(own) if own else nullcontext():
+                yield _Pinned(self, known, requests, own)
 
 
 class _Pinned:
@@ -44,7 +45,7 @@ class _Pinned:
         remote: StoreRemote,
         known: Mapping[bytes, Known],
         requests: RequestPool,
-        client: OwnClient,
+        client: OwnClient | None,
     ) -> None:
         sizes, versions = map(np.array, zip(*known.values(), strict=True))
         catalog = replace(Catalog.from_names([*known], ()), sizes=sizes, versions=versions)
@@ -58,7 +59,7 @@ class _Pinned:
     def heads(self, urls: Sequence[bytes]) -> tuple[IntArray, Versions]:
         if not self._files.keys() >= {*urls}:
             return self._remote.heads(urls)
-        files = np.array([self._files[url] for url in urls])
+        files = np.array([self._files[url] for url in urls], np.int64)
         return self._objects.sizes(files), self._objects.versions[files]
 
     def contents(self, parts: Sequence[Part]) -> list[bytes]:

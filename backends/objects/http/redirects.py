@@ -16,16 +16,13 @@ from calendar import timegm
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit, urlunsplit
+from typing import NamedTuple
+from urllib.parse import SplitResult, parse_qs, urljoin, urlsplit
 
 from ....contract.errors import BackendUnavailable
 from ..store import PRIVATE
 from .answers import Redirected, Refused
 from .connections import Job, Server
-
-if TYPE_CHECKING:
-    from ..store import Store
 
 _EARLIER = 60.0  # seconds: a target is renewed so long before its end, or after half of its time
 _UNKNOWN, _LONGEST = 300.0, 3300.0  # seconds: of a target that states no end, and of any
@@ -42,14 +39,12 @@ class Target:
         url: with its signature, as it is sent.
         renew: from this time on, by `time.monotonic()`, it is asked for anew.
         until: when it ends.
-        store: for obstore, once it has requested this.
     """
 
     server: Server
     url: SplitResult
     renew: float
     until: float
-    store: Store | None = None
 
 
 class Web(NamedTuple):
@@ -104,9 +99,9 @@ class WebJob(Job):
         url, (_, host, rest) = target.url, self.request.split(b"\r\n", 2)
         if not same_origin(url, self.web.base):  # secrets stay with their server
             host, rest = b"Host: " + url.netloc.encode(), _PRIVATE.sub(b"", rest)
-        path = urlunsplit(("", "", url.path or "/", url.query, "")).encode()
+        path = (url.path or "/") + (url.query and f"?{url.query}")  # not urlunsplit: "//" stays
         self.server = target.server
-        self.request = b"\r\n".join([b"GET %s HTTP/1.1" % path, host, rest])
+        self.request = b"\r\n".join([b"GET %s HTTP/1.1" % path.encode(), host, rest])
 
     def redirected(self, location: str) -> Target | None:
         """The target of an answer; None: it is left to obstore."""

@@ -6,7 +6,7 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .standing import Standing
 
 _OWN = "its own client"
+_TARGETS = 64  # stores of obstore for what URLs redirect to
 
 
 class OwnClient:
@@ -45,6 +46,8 @@ class OwnClient:
         if required:
             headers_of(stores.client)
         self._stores, self._pool, self._required = stores, pool, required
+        # Each has connections of its own, and there may be many files.
+        self._at = lru_cache(_TARGETS)(stores.target)
         # By scheme and bucket; or why obstore makes all requests.
         self._buckets: dict[bytes, Bucket | str] = {}
         self.choices: dict[str, Choice[str]] = {}  # what obstore reads, and why
@@ -87,10 +90,8 @@ class OwnClient:
     def target(self, url: bytes) -> Store | None:
         if (found := self._traffic.redirects.newest.get(url)) is None:
             return None
-        if found.store is None:
-            foreign = not same_origin(found.url, urlsplit(url.decode()))
-            found.store = self._stores.target(found.url.geturl(), foreign=foreign)
-        return found.store
+        foreign = not same_origin(found.url, urlsplit(url.decode()))
+        return self._at(found.url.geturl(), foreign=foreign)
 
     def close(self) -> None:
         self._thread.close()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +24,7 @@ from .pages import find as find_values
 
 _T = TypeVar("_T")
 
+_STEP = 1.0  # seconds of a wait that a Ctrl-C must end
 _FILES, _OBJECTS = 16, 4  # at once: each waits for the storage most of the time
 _BLOCK, _REMOTE_BLOCK = 1 << 16, 1 << 18  # bytes, read at a time where values are small
 
@@ -95,8 +95,16 @@ def find(
         starts, sizes = (np.stack(its, axis=1) for its in zip(*places, strict=True))
         return _chosen(_Rows(starts, sizes, labels), columns, missing)
 
-    with ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS) as pool:
-        rows = [*pool.map(partial(_about, paths, rows_of), range(len(paths)))]
+    pool = ThreadPoolExecutor(_FILES if found.sizes is None else _OBJECTS)
+    try:
+        asked = [pool.submit(_about, paths, rows_of, file) for file in range(len(paths))]
+        rows = list[_Rows]()
+        for one in asked:
+            while not one.done():  # in steps: see runtime/waiting.py
+                wait([one], _STEP)
+            rows.append(one.result())
+    finally:  # an error, or a Ctrl-C, does not wait for a store
+        pool.shutdown(wait=found.sizes is None, cancel_futures=True)
     places = [(it.starts.ravel(), it.sizes.ravel()) for it in rows]
     lacks = "has no rows" + (" with values" if missing == "skip" else "")
     found = assembled(found, places, lacks, len(columns))
