@@ -86,7 +86,7 @@ class Files:
                 yield from map(io.BytesIO, self._asked(names[0]).contents(some))
             return
         for name in names:
-            with io.BufferedReader(open_regular(name)) as file:
+            with open(os.fsdecode(name), "rb") as file:  # perhaps a pipe of the shell's
                 yield file
 
     def _asked(self, name: bytes) -> Remote:

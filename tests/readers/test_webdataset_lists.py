@@ -264,11 +264,6 @@ def test_a_list_of_wids_may_name_objects_or_be_one(listed, server, of_url):
     assert contents(of_list(**given, index_paths=indexes)) == expected("635412")
 
 
-def piped(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
 LIST = "shardindex.json"
 
 
@@ -286,7 +281,6 @@ LIST = "shardindex.json"
         (lambda it: (it / LIST).write_text("[" * 99_999), "wids in JSON: maximum recursion.*again"),
         (replaced(LIST, '"base": null', '"base": 5'), "json': 5 is no path .*; make the list"),
         (replaced(LIST, '"b.tar"', r'"\ud800"'), r"json': '\\ud800' is no path .*; make the"),
-        (lambda it: piped(it / LIST), "not a regular file: '.*json'"),
     ],
 )
 def test_a_wrong_list_of_wids_is_refused_by_name(listed, change, said):
