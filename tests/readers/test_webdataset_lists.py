@@ -4,7 +4,6 @@ The oracles are the bytes that were written, and tarfile, which finds the places
 """
 
 import json
-import os
 import sqlite3
 import tarfile
 from contextlib import closing
