@@ -1,7 +1,9 @@
 """`python -m dali_storage check ROOT -o FILE`: lists unreadable and truncated samples.
 
 All samples are read once. FILE has index, path and reason of each bad sample as a line of JSON, for
-`exclude` of readers. The exit status is 0 if all are good, 1 if some are bad, else 2.
+`exclude` of readers. Of shards of MDS and a list of wids, the hashes are compared instead, and FILE
+has path and reason of each shard that differs. The exit status is 0 if all are good, 1 if some are
+bad, else 2.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from ..readers.batches import ReaderBatch, ReaderBatches
 from ..readers.files import file
 from ..reading.loading import LoadedBatch, Loading
 from ..runtime.machine import processors
-from . import index_samples
+from . import index_samples, shards
 
 _T = TypeVar("_T")
 
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m dali_storage check",
         description="Read all samples, and list bad ones: missing, unreadable, empty, HTML, "
-        "or a truncated JPEG, PNG or WAV. readers.file(exclude=FILE) then leaves them out.",
+        "or a truncated JPEG, PNG or WAV. readers.file(exclude=FILE) then leaves them out. "
+        "Of shards of MDS, and of wids: compare their hashes.",
     )
     parser.add_argument("root", metavar="ROOT", help="a directory, a URL, or an index of either")
     parser.add_argument(
@@ -60,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--jobs must be at least 1, not {given.jobs}")
     try:
         destination(given.output)  # before the listing, which may be slow
+        if found := shards.find(given.root):
+            return _check_shards(found, given)
         with _batches(given) as batches, replacing(given.output) as output:
             catalog = batches.catalog
             bad, unusual, unjudged = _examine(batches, given.jobs, given.decode)
@@ -76,6 +81,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why = "they are neither images nor sound" if given.decode else why
         print(f"{unjudged:,} samples were read, but not checked: {why}", file=sys.stderr)
     print(f"{len(bad):,} of {len(catalog):,} samples are bad", file=sys.stderr)
+    return 1 if bad else 0
+
+
+def _check_shards(found: shards.ShardDirectory, given: argparse.Namespace) -> int:
+    """Compare shards with their hashes; return the exit status."""
+    known, bad = shards.hashes(found), 0
+    with replacing(given.output) as output, ThreadPoolExecutor(given.jobs) as pool:
+        try:
+            reasons = pool.map(shards.differing, known, known.values())
+            with console.bar("hashing", len(known)) as tick:
+                for number, (path, why) in enumerate(zip(known, reasons, strict=True)):
+                    tick(number)
+                    if why:
+                        bad += 1
+                        output.write(json.dumps({"path": path, "reason": why}).encode() + b"\n")
+        finally:
+            pool.shutdown(cancel_futures=True)
+    print(f"{bad:,} of {len(known):,} shards are bad", file=sys.stderr)
     return 1 if bad else 0
 
 

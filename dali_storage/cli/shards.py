@@ -1,11 +1,17 @@
 """Directories that other loaders have written, and the calls of their readers."""
 
 import glob
+import hashlib
+import importlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..contract.errors import named
+from ..contract.faces import explained
 from ..contract.remote import Remote
+from ..formats.lists import below, parsed
 
 
 class ShardDirectory(NamedTuple):
@@ -68,3 +74,60 @@ def _head(mark: str, remote: Remote | None) -> bytes:
         with open(mark, "rb") as file:
             return file.read(_HEAD)
     return b""
+
+
+def hashes(found: ShardDirectory) -> dict[str, Mapping[str, str]]:
+    """Return the hashes that a data set has of its files, by their paths: names and hex digits.
+
+    Raises:
+        ValueError: it has none, or its list is damaged.
+    """
+    name = {"MosaicML Streaming": "index.json", "wids": "shardindex.json"}.get(found.writer)
+    known = dict[str, Mapping[str, str]]()
+    if name is not None:
+        path = os.fsencode(os.path.join(found.directory, name))
+        with named(path), open(path, "rb") as file:
+            index = parsed(path, file.read(), "the list of shards")
+        try:
+            if name == "index.json":
+                rows = [it["raw_data"] for it in index["shards"]]
+                each = [(it["basename"], it["hashes"]) for it in rows]
+            else:
+                each = [(it["url"], {"md5": it["md5sum"]}) for it in index["shardlist"]]
+            for shard, its in each:
+                where = os.path.join(found.directory, os.fsdecode(below(path, shard)))
+                known |= {where: {str(it): str(value) for it, value in its.items()}} if its else {}
+        except (AttributeError, KeyError, TypeError) as error:
+            what = f"it lacks an entry ({type(error).__name__}: {error}); copy it again"
+            raise ValueError(f"{os.fsdecode(path)!r}: {what}") from None
+    if not known:
+        what = f"this data set of {found.writer} has no hashes of its files"
+        remedy = "; MDSWriter writes them with hashes=['sha1']" if name == "index.json" else ""
+        raise ValueError(f"{found.directory!r}: {what}{remedy}")
+    return known
+
+
+def differing(path: str, known: Mapping[str, str]) -> str:
+    """Return which hash of a file is not the known one, or why the file has none; "": all agree.
+
+    Raises:
+        ValueError: a hash has a name that neither hashlib nor xxhash knows.
+        BackendUnavailable: xxhash is needed, and not installed.
+    """
+    for name, value in known.items():
+        make: Any = name
+        if name.startswith("xxh"):
+            with explained():
+                make = getattr(importlib.import_module("xxhash"), name, None)
+        elif name not in hashlib.algorithms_available:
+            make = None
+        if make is None:
+            raise ValueError(f"{path!r}: the hash {name!r} is not known here")
+        try:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, make)
+        except OSError as error:
+            return error.strerror or str(error)
+        if digest.hexdigest() != value.lower():
+            return f"its {name} is {digest.hexdigest()}, not {value}"
+    return ""

@@ -1,11 +1,13 @@
 """`python -m dali_storage check`, and what takes its list."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+import xxhash
 from PIL import Image
 
 from dali_storage import readers
@@ -126,3 +128,57 @@ def test_what_cannot_be_checked_is_an_error_and_no_list_is_written(given, tmp_pa
 def test_no_jobs_are_refused(root):
     with pytest.raises(SystemExit):
         check.main([str(root), "-o", str(root / "bad"), "--jobs", "0"])
+
+
+def shards_of(directory, kind):
+    """Shards with hashes in the list of MDS or of wids, the second of which is another one."""
+    contents = {f"{number}.bin": bytes([number]) * 5000 for number in range(4)}
+    rows = []
+    for name, content in contents.items():
+        (directory / name).write_bytes(content)
+        hashes = {
+            "sha1": hashlib.sha1(content).hexdigest(),
+            "xxh64": xxhash.xxh64_hexdigest(content),
+        }
+        md5 = hashlib.md5(content).hexdigest()
+        row = {"raw_data": {"basename": name, "hashes": hashes}}
+        rows.append(row if kind == "index.json" else {"url": name, "md5sum": md5})
+    (directory / "1.bin").write_bytes(contents["2.bin"])
+    (directory / "3.bin").unlink()
+    key = "shards" if kind == "index.json" else "shardlist"
+    (directory / kind).write_text(json.dumps({key: rows}))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("index.json", "sha1"), ("shardindex.json", "md5")])
+def test_shards_are_compared_with_their_hashes(kind, name, tmp_path, capfd):
+    shards_of(tmp_path, kind)
+    assert check.main([str(tmp_path), "-o", str(tmp_path / "bad")]) == 1
+    assert capfd.readouterr().err == "2 of 4 shards are bad\n"
+    first, second = map(json.loads, (tmp_path / "bad").read_text().splitlines())
+    assert first["path"] == str(tmp_path / "1.bin")
+    assert first["reason"].startswith(
+        f"its {name} is {hashlib.new(name, bytes([2]) * 5000).hexdigest()}, not "
+    )
+    assert second == {"path": str(tmp_path / "3.bin"), "reason": "No such file or directory"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"shards": [{"raw_data": {"basename": "a", "hashes": {}}}]}', "hashes=['sha1']"),
+        ('{"shards": [{"raw_data": {"basename": "a", "hashes": {"sha0": ""}}}]}', "'sha0' is not"),
+        ('{"shards": [{"raw_data": {"basename": "a", "hashes": {"xxh7": ""}}}]}', "'xxh7' is not"),
+        (
+            '{"shards": [{"raw_data": {"basename": "../a", "hashes": {}}}]}',
+            "not the name of a file",
+        ),
+        ('{"shards": [{}]}', "lacks an entry (KeyError: 'raw_data')"),
+        ('{"chunks": []}', "litData has no hashes"),
+    ],
+)
+def test_shards_without_hashes_are_not_said_to_be_good(text, message, tmp_path, capfd):
+    (tmp_path / "index.json").write_text(text)
+    (tmp_path / "a").touch()
+    assert check.main([str(tmp_path), "-o", str(tmp_path / "bad")]) == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "bad").exists()
