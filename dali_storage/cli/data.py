@@ -51,7 +51,7 @@ _ADVICE = {  # by what is read, and from where: the gain over DALI's reader; an 
     "around": ("up to 3 times as many (containers: 1.5 times)", "backend='block'", "extent-maps"),
     "far files": ("2 to 4 times as many if uncached reads wait; fewer on more ranks", "", "slow"),
     "far containers": ("1.1 to 2.3 times as many; cached: half", "s3:// of a bucket", "slow"),
-    "files": ("as many from disk, 1.4 times as many if cached", "backend='memory'", "backends"),
+    "files": ("as many from disk, 1.2 times as many if cached", "backend='memory'", "backends"),
     "containers": ("half as many if cached", "backend_options={'io': 'mmap'}", "containers"),
     "arrays": ("not measured for arrays", "backend='memory'", "backends"),
 }
