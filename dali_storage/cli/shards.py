@@ -82,27 +82,31 @@ def hashes(found: ShardDirectory) -> dict[str, Mapping[str, str]]:
     Raises:
         ValueError: it has none, or its list is damaged.
     """
-    name = {"MosaicML Streaming": "index.json", "wids": "shardindex.json"}.get(found.writer)
     known = dict[str, Mapping[str, str]]()
-    if name is not None:
-        path = os.fsencode(os.path.join(found.directory, name))
+    if found.writer == "wids":
+        with explained():
+            from ..formats.tar.wids import ShardList
+
+        listed = ShardList(os.fsencode(os.path.join(found.directory, "shardindex.json")))
+        each = zip(map(os.fsdecode, listed.names), listed.md5sums, strict=True)
+        known = {name: {"md5": str(value)} for name, value in each if value}
+    elif found.writer == "MosaicML Streaming":
+        path = os.fsencode(os.path.join(found.directory, "index.json"))
         with named(path), open(path, "rb") as file:
             index = parsed(path, file.read(), "the list of shards")
         try:
-            if name == "index.json":
-                rows = [it["raw_data"] for it in index["shards"]]
-                each = [(it["basename"], it["hashes"]) for it in rows]
-            else:
-                each = [(it["url"], {"md5": it["md5sum"]}) for it in index["shardlist"]]
-            for shard, its in each:
-                where = os.path.join(found.directory, os.fsdecode(below(path, shard)))
-                known |= {where: {str(it): str(value) for it, value in its.items()}} if its else {}
+            for it in (row["raw_data"] for row in index["shards"]):
+                name = os.path.join(found.directory, os.fsdecode(below(path, it["basename"])))
+                its = {str(key): str(value) for key, value in it["hashes"].items()}
+                known |= {name: its} if its else {}
         except (AttributeError, KeyError, TypeError) as error:
             what = f"it lacks an entry ({type(error).__name__}: {error}); copy it again"
             raise ValueError(f"{os.fsdecode(path)!r}: {what}") from None
     if not known:
         what = f"this data set of {found.writer} has no hashes of its files"
-        remedy = "; MDSWriter writes them with hashes=['sha1']" if name == "index.json" else ""
+        remedy = "; MDSWriter writes them with hashes=['sha1']" * (
+            found.writer == "MosaicML Streaming"
+        )
         raise ValueError(f"{found.directory!r}: {what}{remedy}")
     return known
 

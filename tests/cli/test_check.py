@@ -130,8 +130,8 @@ def test_no_jobs_are_refused(root):
         check.main([str(root), "-o", str(root / "bad"), "--jobs", "0"])
 
 
-def shards_of(directory, kind):
-    """Shards with hashes in the list of MDS or of wids, the second of which is another one."""
+def shards_of(parent, directory, kind):
+    """Shards with hashes in a list of MDS or of wids, the second of which is another one."""
     contents = {f"{number}.bin": bytes([number]) * 5000 for number in range(4)}
     rows = []
     for name, content in contents.items():
@@ -142,17 +142,20 @@ def shards_of(directory, kind):
         }
         md5 = hashlib.md5(content).hexdigest()
         row = {"raw_data": {"basename": name, "hashes": hashes}}
-        rows.append(row if kind == "index.json" else {"url": name, "md5sum": md5})
+        rows.append(row if kind == "index.json" else {"url": name, "md5sum": md5, "nsamples": 1})
     (directory / "1.bin").write_bytes(contents["2.bin"])
     (directory / "3.bin").unlink()
     key = "shards" if kind == "index.json" else "shardlist"
-    (directory / kind).write_text(json.dumps({key: rows}))
+    more = {} if kind == "index.json" else {"wids_version": 1, "base": str(directory)}
+    (parent / kind).write_text(json.dumps({key: rows} | more))
 
 
 @pytest.mark.parametrize(("kind", "name"), [("index.json", "sha1"), ("shardindex.json", "md5")])
 def test_shards_are_compared_with_their_hashes(kind, name, tmp_path, capfd):
-    shards_of(tmp_path, kind)
-    assert check.main([str(tmp_path), "-o", str(tmp_path / "bad")]) == 1
+    parent = tmp_path if kind == "index.json" else tmp_path / "list"  # which has a base
+    parent.mkdir(exist_ok=True)
+    shards_of(parent, tmp_path, kind)
+    assert check.main([str(parent), "-o", str(tmp_path / "bad")]) == 1
     assert capfd.readouterr().err == "2 of 4 shards are bad\n"
     first, second = map(json.loads, (tmp_path / "bad").read_text().splitlines())
     assert first["path"] == str(tmp_path / "1.bin")

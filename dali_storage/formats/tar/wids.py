@@ -27,6 +27,7 @@ class ShardList:
 
     Attributes:
         names: the paths or URLs of the tars.
+        md5sums: their MD5 in hex digits; None where the list has none.
     """
 
     def __init__(self, path: bytes, files: Files = LOCAL) -> None:
@@ -50,6 +51,7 @@ class ShardList:
         base = encoded(path, found.get("base") or "")
         base = base if scheme(base) else join_path(os.path.dirname(path), base)
         self.names = [self._name(base, row["url"]) for row in rows]
+        self.md5sums = [row.get("md5sum") for row in rows]
 
     def find(
         self,
