@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ MOST = 2**63 - 1
 """The size of a missing file: more bytes than any file has."""
 _AT_ONCE = 64  # indexes or parts in memory at the same time
 _LANES, _A_LANE = 16, 4  # threads, which wait for the storage; parts that one reads at a time
+_A_PART = 256  # files of which a thread looks up the states at a time
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -99,17 +100,21 @@ class Files:
 LOCAL = Files()
 
 
-def noting_states(containers: Catalog, files: Iterable[int] | None = None) -> Catalog:
-    """Add `states` of some files, by default all, but not of objects and missing files.
+def noting_states(containers: Catalog) -> Catalog:
+    """Add the `states` of files, but not of objects and missing files.
 
     Call this before reading: then every later change is noticed.
     """
     if containers.sizes is not None:
         return containers
     states = np.zeros((containers.file_count, 4), np.int64)
-    for file in range(containers.file_count) if files is None else files:
-        with suppress(OSError):  # reading the file will raise
-            states[file] = state_of(os.stat(containers.file_path(file)))
+    every = np.arange(containers.file_count)
+    some = [every[at : at + _A_PART] for at in range(0, every.size, _A_PART)]
+    with ThreadPoolExecutor(_LANES) as pool:  # a network file system answers after a while
+        for part, its in zip(
+            some, pool.map(_states, map(containers.file_paths, some)), strict=True
+        ):
+            states[part] = its
     return replace(containers, states=states)
 
 
@@ -120,8 +125,10 @@ def sizes(containers: Catalog, unknown: Sequence[type[OSError]] = ()) -> IntArra
     """
     if containers.sizes is not None:
         return containers.sizes
-    found = np.full(containers.file_count, MOST)
-    for file in range(containers.file_count):
+    states = containers.states
+    known = np.zeros((containers.file_count, 4), np.int64) if states is None else states
+    found = np.where(known[:, 0] == 0, MOST, known[:, 1])
+    for file in np.flatnonzero(known[:, 0] == 0).tolist():
         with suppress(*unknown), named(path := containers.file_path(file)):
             found[file] = os.stat(path).st_size
     return found
@@ -150,6 +157,16 @@ def assembled(
         raise ValueError(f"path {what}{', ...' * (len(places) > 1)} {lacks}")
     ranges = Ranges.of_files(places)
     return replace(containers, ranges=ranges, pieces=pieces, containers=counts)
+
+
+def _states(paths: Sequence[bytes]) -> list[list[int]]:
+    states = []
+    for path in paths:
+        state = [0] * 4
+        with suppress(OSError):  # reading the file will raise
+            state = state_of(os.stat(path))
+        states.append(state)
+    return states
 
 
 def _parts(parts: Sequence[Part]) -> list[bytes]:

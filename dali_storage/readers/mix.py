@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ..contract.catalog import Catalog, Tree
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
+from ..formats.files import Files
+from ..formats.mixed import MixedFormat
 from ..samples.joining import join
 from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
+from .containers import on_cpu, one_or_all
 from .plugs import Common
 
 if TYPE_CHECKING:
@@ -48,6 +51,10 @@ def mix(
         sources: the name of each source, with the arguments of the reader that choose its samples,
             for example `{"photos": {"file_root": "/data/photos"}, "scans": {"path": ...}}`. A
             source may have `weights` of its own, for its classes or samples, as in `readers.file`.
+            With a `reader` of its own, or options such as `ext`, it is decoded by itself:
+            `{"reader": "mds", "path": ..., "columns": "image"}`. Sources of several readers need
+            equally many outputs of the same types, but integers other than uint8 become the widest
+            of their types. The sizes of whole files are looked up when the reader opens.
             The names of the sources and their order belong to the stream.
         weights: a number of at least 0 for each source, by its name: 7 and 3 are the same as 0.7
             and 0.3. None: the numbers of their samples.
@@ -58,12 +65,12 @@ def mix(
             has.
         labels: "own": each sample keeps the label of its source. "joint": the names of the class
             directories of all sources are numbered, sorted as bytes. None: as "own", with a warning
-            if sources share labels.
+            if sources share labels. "drop": no labels, of sources of several readers.
         return_source: also return the number of each sample's source.
         shuffle: False: each pass of a source keeps the order of its samples.
         reader: the reader of the sources: "file", "columns", "webdataset", "tfrecord", "mxnet",
             "lmdb", "caffe", "caffe2", "numpy", "npz", "parquet", "mds", "litdata" or "records".
-        format_options: the reader's arguments for all sources, such as `ext` of webdataset or
+        format_options: the arguments of `reader` for its sources, such as `ext` of webdataset or
             `features` of tfrecord.
         seed: seed of all orders, the same on all ranks; by default 0.
 
@@ -73,32 +80,46 @@ def mix(
     Returns:
         The outputs of the reader, with return_index the index among the samples of all sources, and
         with return_source the number of the source: int32, shape (1,). For tfrecord and columns, a
-        dict comes first.
+        dict comes first; of several readers, there are only nodes.
 
     Raises:
         ValueError, TypeError, OSError, BackendUnavailable: as the reader; or a weight is wrong.
     """
     common = Common(**given)
-    if reader not in _READERS:
-        raise ValueError(f"reader must be one of {', '.join(_READERS)}, not {reader!r}")
     if common.order is not None:
         raise ValueError("order is for one data set: give readers.mix weights instead")
     from ..order.sampling.arguments import data_set_of, ordering_of, refuse_order_of_dali, seed_of
     from ..order.sampling.datasets import mixture_of
 
     refuse_order_of_dali("readers.mix", vars(common))
-    spec = spec_of(getattr(sys.modules[__package__], reader))  # the face imports it
-    found = _prepared(spec, sources, given, format_options or {})
-    openings = {name: each.opening for name, each in found.items()}
     labels = _labels(labels, sources)
-    _require_same_names(reader, sources)
+    found, is_mixed = _prepared(reader, sources, given, format_options or {})
+    openings = {name: each.opening for name, each in found.items()}
+    first = next(iter(found.values()))
+    mixed: MixedFormat | None = None
+    if is_mixed:
+        if labels == "joint":
+            raise ValueError("labels='joint' is for class directories: give all of them as files")
+        on_cpu(common.device, "samples of several formats are put together on the CPU")
+        fmts = {name: each.fmt for name, each in openings.items()}
+        mixed = MixedFormat(fmts, labels=labels != "drop")
+        first = first.returning(one_or_all)
+    elif labels == "drop":
+        what = "labels='drop' is for sources with a reader or options of their own"
+        raise ValueError(f"{what}: leave the output of the labels unused")
+    else:
+        _require_same_names(reader, sources)
 
     def find(tree: Callable[[], Tree | None], remote: Remote | None) -> Catalog:
         found: dict[str, Catalog] = {}
         for name, each in openings.items():
             with _noting(name):
                 found[name] = each.find(tree, remote)
-        catalog = join(found, labels)
+        if mixed is None:
+            catalog = join(found, labels)
+        else:
+            catalog = join(mixed.joinable(found, Files(remote)), labels)
+            catalog.sidecar["parts"] = mixed.parts(found)
         weights = {name: sources[name].get("weights") for name in found}
         sets = {name: data_set_of(found[name], weights[name]) for name in found}
         catalog.sidecar["data sets"] = sets
@@ -114,11 +135,11 @@ def mix(
             listed=not dali_flag("shuffle", shuffle),
         )
 
-    first = next(iter(found.values()))
     opening = replace(
         first.opening,
         find=find,
         names=[name for each in openings.values() for name in each.names[:1]],
+        fmt=mixed or first.opening.fmt,
         ordering=ordering_of(stream),
     )
     with_source = dali_flag("return_source", return_source)
@@ -134,24 +155,28 @@ def _require_same_names(reader: str, sources: Mapping[str, Mapping[str, Any]]) -
 
 
 def _prepared(
-    spec: ReaderSpec,
+    reader: str,
     sources: Mapping[str, Mapping[str, Any]],
     common: Mapping[str, Any],
     format_options: Mapping[str, Any],
-) -> dict[str, Prepared[Any]]:
-    """The reader of each source."""
+) -> tuple[dict[str, Prepared[Any]], bool]:
+    """The reader of each source, and whether any source has a reader or options of its own."""
     if not isinstance(sources, Mapping) or not sources:
         raise TypeError(f"sources must be a mapping of names to arguments, not {sources!r:.80}")
     # Any epoch_size means an order other than DALI's.
     common = {**common, "order": None, "epoch_size": 1}
-    formats = spec.defaults.keys() - spec.samples - {*ReaderArguments.__annotations__, "shuffle"}
-    _require("format_options", format_options, formats)
-    found = {}
+    _require("format_options", format_options, _formats(_spec("reader", reader)))
+    found, is_mixed = {}, False
     for name, given in sources.items():
         if not isinstance(name, str) or not isinstance(given, Mapping):
             raise TypeError(f"sources must be names and arguments, not {name!r}: {given!r:.80}")
-        _require(f"source {name!r}", given, spec.samples | {"weights"})
-        merged = {**common, **format_options, **given, "weights": None}
+        spec = _spec(f"source {name!r}: reader", kind := given.get("reader", reader))
+        formats = _formats(spec)
+        _require(f"source {name!r}", given, spec.samples | formats | {"reader", "weights"})
+        is_mixed |= kind != reader or not formats.isdisjoint(given)
+        shared = format_options if kind == reader else {}
+        merged = {**common, **shared, **given, "weights": None}
+        merged.pop("reader", None)
         for each, default in spec.defaults.items():
             if default is Parameter.empty and each not in merged:
                 where = f"source {name!r}" if each in spec.samples else "format_options"
@@ -161,7 +186,19 @@ def _prepared(
     if len({each.opening.remote for each in found.values()}) > 1:
         urls = ", ".join(repr(name) for name, each in found.items() if each.opening.remote)
         raise ValueError(f"sources must all be URLs or all be paths, but only {urls} has URLs")
-    return found
+    return found, is_mixed
+
+
+def _spec(argument: str, reader: Any) -> ReaderSpec:
+    """The entry of a reader that can be mixed."""
+    if reader not in _READERS:
+        raise ValueError(f"{argument} must be one of {', '.join(_READERS)}, not {reader!r}")
+    return spec_of(getattr(sys.modules[__package__], reader))  # the face imports it
+
+
+def _formats(spec: ReaderSpec) -> set[str]:
+    """The arguments of a reader that all sources may share."""
+    return {*spec.defaults} - spec.samples - {*ReaderArguments.__annotations__, "shuffle"}
 
 
 @contextmanager
@@ -185,8 +222,8 @@ def _require(where: str, given: Mapping[str, Any], known: Collection[str]) -> No
 
 def _labels(labels: str | None, sources: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The argument, checked."""
-    if labels not in (None, "own", "joint"):
-        raise ValueError(f"labels must be 'own' or 'joint', not {labels!r}")
+    if labels not in (None, "own", "joint", "drop"):
+        raise ValueError(f"labels must be 'own', 'joint' or 'drop', not {labels!r}")
     if labels == "joint":
         for name, given in sources.items():
             if given.get("files") is not None or given.get("file_list") is not None:

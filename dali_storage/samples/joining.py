@@ -104,7 +104,8 @@ def _require_alike(sources: Mapping[str, Catalog]) -> None:
                 "or only ranges, with the same number of pieces"
             )
         if one.sidecar.get("layout") != two.sidecar.get("layout"):
-            raise ValueError(f"sources {first!r} and {other!r} have other columns, or encodings")
+            what = f"sources {first!r} and {other!r} have other columns, or encodings"
+            raise ValueError(f"{what}; give each the option `columns` itself")
         if bool(one.labels.size) != bool(two.labels.size):
             raise ValueError(f"sources {first!r} and {other!r}: only one of them has labels")
         if (one.versions is None) != (two.versions is None):

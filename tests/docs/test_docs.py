@@ -46,7 +46,7 @@ def named(commands, *start):
 
 SNIPPETS = {"README": 1, "bad-samples": 2, "batches": 2, "containers": 3, "loaders": 2}
 SNIPPETS |= {"object-store": 2, "other-formats": 2, "parquet": 2}
-SNIPPETS |= {"observability": 3, "older-code": 2, "sampling": 2, "scaling": 4, "slow": 2}
+SNIPPETS |= {"observability": 3, "older-code": 2, "sampling": 3, "scaling": 4, "slow": 2}
 SNIPPETS |= {"write-a-backend": 6}
 ONE = "audio bmap coco container-readers lmdb more-readers prove receipts resume"
 SNIPPETS |= dict.fromkeys([*ONE.split(), "shards", "start", "transforms", "xnvme"], 1)

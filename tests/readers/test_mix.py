@@ -1,18 +1,23 @@
 """Mixtures, weights and own orders in pipelines of DALI. tests/order has their arithmetic."""
 
 import json
+import struct
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 import pytest
-from nvidia.dali import Pipeline
+from nvidia.dali import Pipeline, types
 from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 
 from dali_storage import readers
-from tests.kit.parity import build, of_containers
+from dali_storage.contract.errors import ContainerChangedError
+from tests.kit.containers import index_by_wds2idx, write_tar
+from tests.kit.parity import BACKENDS, build, of_containers
+from tests.kit.shards import write_mds
 from tests.kit.tiers import by_tier
 
 pytorch = pytest.importorskip("nvidia.dali.plugin.pytorch")
@@ -268,6 +273,130 @@ def test_columns_are_mixed(roots):
     one_and_two = {name: {"files": [["x"]] * count} for name, count in (("a", 1), ("b", 2))}
     with pytest.raises(ValueError, match="have different kinds of samples"):
         readers.mix(one_and_two, reader="columns")
+
+
+@pytest.fixture
+def kinds(tmp_path):
+    """Makes sources of files, a tar and shards, with their bytes, and with a number of each."""
+    random = np.random.default_rng(6)
+    contents = [random.bytes(it * 250) for it in range(24)]
+    for number, content in enumerate(contents[:9]):
+        (tmp_path / "a" / str(number)).mkdir(parents=True)
+        (tmp_path / "a" / str(number) / "it.jpg").write_bytes(content)
+    each = enumerate(contents[9:17])
+    parts = {"jpg": lambda number, it: it, "n": lambda number, it: struct.pack("<q", number)}
+    members = [
+        (f"{number}.{ext}", of(number, it)) for number, it in each for ext, of in parts.items()
+    ]
+    write_tar(tmp_path / "b.tar", members)
+    index_by_wds2idx(tmp_path / "b.tar")
+    rows = [{"jpg": it, "n": bytes([n, 0])} for n, it in enumerate(contents[17:])]
+    columns = {"jpg": ("jpeg", None), "n": ("int16", 2)}
+    write_mds(tmp_path / "c", columns, {"0.mds": rows[:3], "1.mds": rows[3:]})
+
+    def make(root=tmp_path, numbers=False):
+        tar = {"reader": "webdataset", "paths": f"{root}/b.tar", "index_paths": f"{root}/b.idx"}
+        tar |= {"ext": ["jpg", "n"], "dtypes": ["u1", "i8"]} if numbers else {"ext": ["jpg"]}
+        shards = {"reader": "mds", "path": f"{root}/c", "columns": ["jpg", "n"][: 1 + numbers]}
+        return {"a": {"file_root": f"{root}/a"}, "b": tar, "c": shards}
+
+    return make, contents
+
+
+def of_kinds(sources, **arguments):
+    """The bytes of an epoch, by index; indices follow each other in the list of all bytes."""
+    given = {"weights": {"a": 1, "b": 3, "c": 2}, "epoch_size": 100, "return_index": True}
+    with readers.batches(readers.mix, sources, batch_size=7, **given | arguments) as batches:
+        for batch in batches:
+            data, *_, index = batch.outputs
+            yield from zip(index.ravel().tolist(), map(bytes, data), strict=True)
+
+
+@pytest.mark.parametrize(("backend", "options"), [*BACKENDS, ("object-store", {})])
+def test_sources_of_several_readers_are_mixed(kinds, backend, options, tmp_path, request):
+    make, contents = kinds
+    root, given = tmp_path, {"backend": backend, "backend_options": options}
+    if backend == "object-store":
+        server, root = request.getfixturevalue("server"), "s3://data/d"
+        for path in filter(Path.is_file, tmp_path.rglob("*")):
+            server.put(f"data/d/{path.relative_to(tmp_path)}", path.read_bytes())
+    found = [*of_kinds(make(root), labels="drop", **given)]
+    assert {number for number, _ in found} == {*range(24)}
+    assert [data for _, data in found] == [contents[number] for number, _ in found]
+
+
+def test_labels_and_columns_of_several_readers_are_one_output(kinds):
+    """int32 of files, int64 of the tar and int16 of the shards are int64."""
+    make, contents = kinds
+    arguments = {"weights": {"a": 1, "b": 1, "c": 1}, "epoch_size": 60, "return_index": True}
+    pipeline = build(readers.mix, 6, {}, sources=make(numbers=True), **arguments)
+    for _ in range(10):
+        data, numbers, index = pipeline.run()
+        assert numbers.dtype == types.INT64
+        which = index.as_array().ravel()
+        assert (
+            numbers.as_array().ravel().tolist()
+            == np.choose(
+                np.searchsorted([9, 17], which, "right"), [which, which - 9, which - 17]
+            ).tolist()
+        )
+        assert [bytes(np.asarray(it)) for it in data] == [contents[it] for it in which]
+
+
+def test_sources_of_several_readers_resume_on_other_ranks(kinds):
+    make, _ = kinds
+    given = {"labels": "drop", "name": "R", "pad_last_batch": True, "return_index": True}
+
+    def pipelines(world, **more):
+        shards = [{"shard_id": rank, "num_shards": world} for rank in range(world)]
+        return [build(readers.mix, 2, {}, sources=make(), **given | more | it) for it in shards]
+
+    def taken(made, steps):
+        rounds = [[it.run()[1].as_array().ravel().tolist() for it in made] for _ in range(steps)]
+        return [sorted(chain(*each)) for each in rounds]
+
+    whole = taken(pipelines(1), 9)
+    first = pipelines(1)
+    assert taken(first, 3) == whole[:3]
+    resumed = taken(pipelines(3, resume=through_json(first)), 2)
+    assert resumed == [sorted(chain(*whole[at : at + 3])) for at in (3, 6)]
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        ({}, {}, "equally many outputs, not 2 in 'a', 1 in 'b', 1 in 'c'; a label is one, unless"),
+        (
+            {"b": {"ext": ["jpg", "n"]}, "c": {"columns": ["jpg", "n"]}},
+            {},
+            "output 1 must be alike in all sources, not int32 with 1 dimensions in 'a', uint8 with",
+        ),
+        ({"a": {"reader": "coco"}}, {}, "source 'a': reader must be one of caffe, .*, not 'coco'"),
+        ({"c": {"ext": "jpg"}}, {}, "source 'c' has no argument 'ext', only columns, "),
+        ({"c": {"columns": "no"}}, {"labels": "drop"}, "has no column 'no': it has .'jpg', 'n'."),
+        ({}, {"labels": "joint"}, "labels='joint' is for class directories"),
+        ({}, {"labels": "drop", "device": "gpu"}, "device must be 'cpu', not 'gpu'"),
+        ({}, {"labels": "drop", "source_info": True}, "no names for its samples"),
+    ],
+)
+def test_sources_that_do_not_go_together_are_refused(kinds, change, arguments, message):
+    sources = {name: it | change.get(name, {}) for name, it in kinds[0]().items()}
+    with pytest.raises((ValueError, TypeError), match=message):
+        build(readers.mix, 4, {}, sources=sources, **arguments).run()
+
+
+def test_errors_of_several_readers_name_their_file_and_source(kinds, tmp_path):
+    make, contents = kinds
+    (tmp_path / "a" / "4" / "it.jpg").write_bytes(contents[4])  # another state, not yet known
+    batches = of_kinds(make(), labels="drop")
+    next(batches)
+    (tmp_path / "a" / "4" / "it.jpg").write_bytes(b"shorter")
+    with pytest.raises(ContainerChangedError, match=r"a/4/it\.jpg"):
+        deque(batches, 0)
+    (tmp_path / "c" / "1.mds").write_bytes(b"")
+    with pytest.raises(ContainerChangedError, match=r"c/1\.mds") as refused:
+        next(of_kinds(make(), labels="drop"))
+    assert refused.value.__notes__ == ["in source 'c' of readers.mix"]
 
 
 def test_labels_are_joint_or_own(mixed):

@@ -179,6 +179,12 @@ class ShardColumns(Format):
         self.outputs = [Output(None, None)] * len(columns)
         self.named, self._columns = range(len(columns)), columns
 
+    def described(self, catalog: Catalog) -> Sequence[Output]:
+        """See `formats.mixed.Describes`."""
+        known = {it.name: it for it in catalog.sidecar["layout"]}
+        shapes = [(known[it].dtype, known[it].shape) for it in self._columns]
+        return [Output(dtype, 1 if shape is None else len(shape)) for dtype, shape in shapes]
+
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Return the columns; raise RecordError if the sizes in a record are not those it has."""
         layout: Sequence[Column] = catalog.sidecar["layout"]
