@@ -118,8 +118,9 @@ def mix(
         if mixed is None:
             catalog = join(found, labels)
         else:
+            parts = mixed.parts(found)  # first: to look up the sizes of files takes a while
             catalog = join(mixed.joinable(found, Files(remote)), labels)
-            catalog.sidecar["parts"] = mixed.parts(found)
+            catalog.sidecar["parts"] = parts
         weights = {name: sources[name].get("weights") for name in found}
         sets = {name: data_set_of(found[name], weights[name]) for name in found}
         catalog.sidecar["data sets"] = sets

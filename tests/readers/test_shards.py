@@ -4,6 +4,7 @@ import json
 import os
 import re
 import struct
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -404,6 +405,40 @@ def of_rows(rows):
     numbers = ((np.array([it["n"]]), it["x"]) for it in rows)
     both = zip(texts, numbers, strict=True)
     return described((*(np.frombuffer(it, np.uint8) for it in its), *more) for its, more in both)
+
+
+@pytest.fixture(scope="module")
+def written_by_packages(tmp_path_factory):
+    """own_rows(), written by versions of the packages; of energon and wids `a` and `b` in tars."""
+    directory = tmp_path_factory.mktemp("packages")
+    with tarfile.open(Path(__file__).with_name("written_by_packages.tar.xz")) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+@pytest.mark.parametrize("name", ["mds-0.5.2", "mds-0.13.0", "litdata-0.2.30", "litdata-0.2.76"])
+def test_shards_of_two_versions_of_each_package_are_read(written_by_packages, name):
+    found = delivered(name.split("-")[0], path=written_by_packages / name, columns=[*"abnx"])
+    assert found == of_rows(own_rows())
+
+
+ENERGON = {"paths": "energon-7.4.1", "index_paths": "energon-7.4.1/.nv-meta/index.sqlite"}
+LISTED = [
+    (ENERGON, "abc"),
+    (ENERGON | {"split": "train"}, "ba"),
+    ({"paths": "wids-0.1.11/shardindex.json"}, "abc"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "tars"), LISTED)
+def test_tars_as_energon_and_wids_list_them_are_read(
+    written_by_packages, arguments, tars, monkeypatch
+):
+    """Each has 20 rows: b.tar the first, then c.tar, then a.tar."""
+    monkeypatch.chdir(written_by_packages)
+    found = delivered("webdataset", ext=["bin", "txt"], **arguments)
+    rows = [its[:2] for its in of_rows(own_rows())]
+    assert found == [it for tar in tars for it in rows[20 * "bca".index(tar) :][:20]]
 
 
 def package(name, pip):
