@@ -1,11 +1,13 @@
 """`python -m dali_storage prove ROOT`: compares our reader with DALI's, on this machine.
 
+Of MDS and Parquet, which DALI does not read: with the package of the format.
+
 Exit status: 0 if all is equal, 1 if anything differs, 2 if there is no result, 130 after Ctrl-C.
 With `--json` it prints one object. Without a result, `equal` is null, and `error` says why:
 
     {"root": "/data/train", "reader": "file", "backend": "block", "options": {"bmap": "x.json"},
-     "seed": 0, "dali_storage": "1.0", "dali": "2.4.0", "python": "3.12.3", "equal": false,
-     "error": null,
+     "seed": 0, "dali_storage": "1.0", "dali": "2.4.0", "other": "DALI 2.4.0",
+     "python": "3.12.3", "equal": false, "error": null,
      "checks": [{"name": "names, labels and bytes", "samples": 5000, "compared": "...",
                  "differences": 1, "first": ["sample 7: label 3 instead of 2"], ...}, ...]}
 """
@@ -17,7 +19,9 @@ import os
 import platform
 import sys
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -27,9 +31,9 @@ from bmap_tools import console
 from ..proof.result import Check
 from ..runtime.version import __version__
 from ..samples.locations import location
-from . import data, index_samples
+from . import data, index_samples, shards
 
-_HEADER = "{root!r} by readers.{reader}, {backend}, options {options}, and by DALI {dali}:"
+_HEADER = "{root!r} by readers.{reader}, {backend}, options {options}, and by {other}:"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed, error = 0, None
     about = {"root": None, "reader": None, "backend": given.backend, "options": dict(given.option)}
     about |= {"seed": given.seed, "dali_storage": __version__, "dali": None}
-    about["python"] = platform.python_version()
+    about |= {"other": None, "python": platform.python_version()}
     try:
         for check in _compare(given, about):
             if not (checks or given.json):
@@ -73,7 +77,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Read a data set by dali_storage.readers and by fn.readers, and "
         "compare names, labels, bytes, the order of two epochs with shuffles and shards, "
         "checkpoints, and epochs on several ranks; of tars and .npy files, the outputs in each "
-        "order. Nothing is written.",
+        "order; of MDS and Parquet, the bytes that their own packages read. Nothing is "
+        "written.",
     )
     add = parser.add_argument
     add("root", nargs="+", metavar="ROOT", help="a directory or a URL, as for file_root; or tars")
@@ -103,25 +108,51 @@ def _compare(given: argparse.Namespace, about: dict[str, Any]) -> Iterator[Check
     """Run all checks, and complete the report `about` them."""
     import nvidia.dali  # not before the arguments have been parsed, for it is slow
 
+    from ..proof import packages
     from ..proof.checks import compare
     from ..proof.subject import Subject
 
     paths = [location("ROOT", it) for it in given.root]  # refuses a password before it is shown
     root = os.path.commonpath(given.root) if given.root[1:] else given.root[0]
-    about |= {"root": root, "dali": nvidia.dali.__version__}
+    about |= {"root": root, "dali": (version := nvidia.dali.__version__)}
     arguments = {name: getattr(given, name) for name in index_samples.FILTERS}
     arguments = {name: value for name, value in arguments.items() if value}
     call, files = ("file", []) if arguments else data.call_of(paths)
+    package = None
     if call == "webdataset":
         arguments = {"paths": files, "ext": _extensions(files[0])}
     elif call == "numpy":
         arguments = {"file_root": root}
+    elif call in packages.PACKAGES:
+        package = packages.find(call, root, files)
+        arguments = package.arguments
     elif call != "file":
         raise ValueError(f"prove does not compare readers.{call}: see docs/prove.md for a program")
     options = dict(given.option)
     subject = Subject(root, given.backend, options, arguments, given.seconds, call, files)
     about |= {"backend": subject.backend, "reader": call}
-    yield from compare(subject, given.samples, given.seed)
+    about["other"] = package.name if package else f"DALI {version}"
+    hashed = [*_hashed(root, given.seconds / 4)] if call == "mds" else []
+    if package and package.total is None and not hashed:
+        raise ValueError(f"{root!r} cannot be compared by {package.name}: there are none")
+    yield from hashed
+    yield from compare(subject, given.samples, given.seed, package)
+
+
+def _hashed(root: str, seconds: float) -> Iterator[Check]:
+    """Compare the shards of MDS with the hashes in their index, if it has any."""
+    check, began, known = Check("hashes of shards"), time.monotonic(), {}
+    with suppress(ValueError):
+        known = shards.hashes(found) if (found := shards.find(root)) else {}
+    for path, its in known.items():
+        if why := shards.differing(path, its):
+            check.differs(f"{path}: {why}")
+        check.samples += 1
+        check.seconds = round(time.monotonic() - began, 3)
+        if check.seconds >= seconds:
+            break
+    check.compared = f"{check.samples:,} of {len(known):,} shards"
+    yield from [check] if known else []
 
 
 def _extensions(tar: str) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from ..dali.comparing import VARIANTS, content, pipeline_of, rows
 from ..dali.queries import catalog
 from .orders import compare_order, compare_ranks
+from .packages import Package, compare_values
 from .result import Check, counted
 from .subject import CannotCompareError, DiffersError, Subject
 
@@ -24,15 +25,19 @@ _LEAST = 6  # samples for the checks of the order
 _WORLDS = (2, 3), (3, 2)  # ranks at the begin of an epoch, and at its end
 
 
-def compare(subject: Subject, most: int, seed: int) -> Iterator[Check]:
+def compare(
+    subject: Subject, most: int, seed: int, package: Package | None = None
+) -> Iterator[Check]:
     """Run all checks; checks of single samples use at most `most` random samples.
+
+    With a `package`, compare with it instead of DALI.
 
     Raises:
         CannotCompareError: DALI's reader fails, or another process writes to the data set.
         Exception: our reader fails for a reason outside of the data.
     """
     try:
-        yield from _checks(subject, most, seed)
+        yield from _with(subject, package) if package else _checks(subject, most, seed)
     except Exception:
         subject.require_at_rest()  # a change is the better reason
         raise
@@ -64,9 +69,22 @@ def _checks(subject: Subject, most: int, seed: int) -> Iterator[Check]:
     affordable = max(subject.affordable(1 / (count * _READS)), _LEAST)
     some = dict([*known.items()][:affordable])
     yield from _orders(subject, some, each)
+    yield from _ranks(subject, some, each)
+
+
+def _with(subject: Subject, package: Package) -> Iterator[Check]:
+    known = dict[str, int]()
+    with _check(subject, "bytes, in the order of the list", subject.seconds / 2) as check:
+        known = compare_values(check, subject, package)
+    yield check
+    if subject.total:
+        yield from _ranks(subject, known, subject.seconds / 2 / len(_WORLDS))  # may take twice that
+
+
+def _ranks(subject: Subject, known: Mapping[str, int], seconds: float) -> Iterator[Check]:
     for begin, end in _WORLDS:
-        with _check(subject, f"{begin} ranks, resumed on {end}", each) as check:
-            compare_ranks(check, subject, some, begin, end)
+        with _check(subject, f"{begin} ranks, resumed on {end}", seconds) as check:
+            compare_ranks(check, subject, known, begin, end)
         yield check
 
 

@@ -1,7 +1,6 @@
 """The checks of the order: shuffles, shards, checkpoints, and several ranks."""
 
 import math
-import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -66,8 +65,12 @@ def compare_order(
 def compare_ranks(
     check: Check, subject: Subject, known: Mapping[str, int], begin: int, end: int
 ) -> None:
-    """Check that an epoch has each sample once, with its bytes; also when other ranks end it."""
-    names, count, share = [*known], len(known), len(known) // begin
+    """Check that an epoch has each sample once, with its bytes; also when other ranks end it.
+
+    `known`: the names and the CRC-32 of the samples; of containers, perhaps only of the first ones.
+    """
+    names, count = [*known], subject.total or len(known)
+    share = count // begin
     if count < max(2 * begin, end):
         check.compared = f"nothing: there are only {counted(count)}"
         return
@@ -81,14 +84,14 @@ def compare_ranks(
         found = list[Row]()
         with subject.our_errors(), subject.batches(names, size, **order) as ours:
             for batch in chain.from_iterable(repeat(ours)):
-                found += zip(batch.labels.tolist(), map(zlib.crc32, batch.data), strict=True)
+                found += subject.rows(batch)
                 if len(found) >= least or subject.is_late(2.0):
                     break
             return found[:least], ours.state()
 
     shares = [(rank + 1) * count // begin - rank * count // begin for rank in range(begin)]
     whole = [row for rank in range(begin) for row in run(rank, begin, shares[rank])[0]]
-    _require_each_once(check, f"{begin} ranks", known, whole, all_given=len(whole) == count)
+    _require_each_once(check, f"{begin} ranks", known, whole, count)
     begun = [run(rank, begin, before) for rank in range(begin)]
     given = [row for found, _ in begun for row in found]
     left = count - len(given)
@@ -97,7 +100,7 @@ def compare_ranks(
         for rank in range(end):
             given += run(rank, end, len(range(rank, left, end)), resume=saved)[0]
         where = f"{begin} ranks and then {end}"
-        _require_each_once(check, where, known, given, all_given=len(given) == count)
+        _require_each_once(check, where, known, given, count)
     check.samples = len(whole) + len(given)
     late = check.samples < 2 * count and not check.differences
     check.compared = f"2 epochs of {counted(count)}"
@@ -106,18 +109,18 @@ def compare_ranks(
 
 
 def _require_each_once(
-    check: Check, where: str, known: Mapping[str, int], given: Sequence[Row], *, all_given: bool
+    check: Check, where: str, known: Mapping[str, int], given: Sequence[Row], count: int
 ) -> None:
-    """Check that no sample is given twice; with `all_given`, that none is missing."""
+    """Check that no sample is given twice and, if `count` are given, that none is missing."""
     found, right = defaultdict[int, list[int]](list), dict(enumerate(known.items()))
     for label, crc in given:
         found[label].append(crc)
-    for label in sorted({*found, *right}):
-        name, wanted = right.get(label, (f"label {label}", 0))
+    for label in sorted({*found, *range(count if len(given) == count else 0)}):
+        name, wanted = right.get(label, (f"label {label}", None))
         times = len(found[label])
-        if times > 1 or label not in right or (all_given and not times):
+        if times != 1 or label not in range(count):
             check.differs(f"{where}: {name} is given {times} times in an epoch")
-        elif times and (crc := found[label][0]) != wanted:
+        elif wanted is not None and (crc := found[label][0]) != wanted:
             check.differs(f"{where}: {name} has the CRC-32 {crc:08x} instead of {wanted:08x}")
 
 

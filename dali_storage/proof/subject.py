@@ -2,6 +2,7 @@
 
 import os
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,9 +19,9 @@ from ..contract import registry
 from ..contract.catalog import Catalog, join_path
 from ..contract.errors import BackendUnavailable, ObjectReplacedError, RecordError, StaleMapError
 from ..contract.objects import scheme
-from ..dali.comparing import Read
+from ..dali.comparing import Read, Row
 from ..dali.queries import failure
-from ..readers.batches import ReaderBatches, batches
+from ..readers.batches import ReaderBatch, ReaderBatches, batches
 from ..readers.files import file
 from ..samples.finding import root_of
 from ..samples.locations import is_index, location
@@ -42,6 +43,7 @@ class Subject:
     Attributes:
         backend: the name of our reader's backend.
         call: the name of both readers.
+        arguments: those of both readers.
         total: the number of samples in containers.
         samples: the catalog of our reader; None before the reader is made.
         size: the mean of the samples' bytes, about.
@@ -80,7 +82,7 @@ class Subject:
         chosen = registry.choose(backend, [path])
         registry.configure(chosen, options)
         self.backend, self.is_remote = str(chosen), bool(scheme(path))
-        self._root, self._filters, self.call = root, filters, call
+        self._root, self.arguments, self.call = root, filters, call
         if self.is_remote and not urlsplit(root).path.strip("/"):
             what = "DALI's own reader finds nothing in a bucket without a prefix"
             raise ValueError(f"cannot compare {root!r}: {what}; give {root.rstrip('/')}/PREFIX")
@@ -127,9 +129,9 @@ class Subject:
         """
         given: dict[str, Any] = {"file_root": self._root}
         if self.call != "file":
-            given = {**self._filters}
+            given = {**self.arguments}
         elif names is None:
-            given |= {**self._filters, **({"return_index": True} if ours else {})}
+            given |= {**self.arguments, **({"return_index": True} if ours else {})}
         else:
             given |= {"files": names, "labels": [*range(len(names))]}
         if ours:
@@ -138,9 +140,19 @@ class Subject:
         return partial(getattr(fn.readers, self.call), name="theirs", dont_use_mmap=True, **given)
 
     def batches(self, names: Sequence[str], batch_size: int, **order: Any) -> ReaderBatches:
-        """Open our reader of `names` without a pipeline; labels are as in `reader()`."""
-        given = {"files": names, "labels": [*range(len(names))], "name": "ours", **self._ours}
-        return batches(file, file_root=self._root, batch_size=batch_size, **given, **order)
+        """Open our reader without a pipeline; of files, `names` with labels as in `reader()`."""
+        given: dict[str, Any] = {"batch_size": batch_size, "name": "ours", **self._ours, **order}
+        if self.call != "file":
+            return batches(getattr(readers, self.call), **self.arguments, **given)
+        labels = [*range(len(names))]
+        return batches(file, file_root=self._root, files=names, labels=labels, **given)
+
+    def rows(self, batch: ReaderBatch) -> list[Row]:
+        """Return the label and the CRC-32 of samples; of containers, the index is the label."""
+        if self.call == "file":
+            return [*zip(batch.labels.tolist(), map(zlib.crc32, batch.data), strict=True)]
+        each = map(b"".join, values_of(batch))
+        return [*zip(batch.index.tolist(), map(zlib.crc32, each), strict=True)]
 
     def name(self, number: int) -> str:
         """Return the name of a sample.
@@ -209,6 +221,12 @@ class Subject:
             what = f"cannot compare {self._root!r}: DALI's own reader {failure(error)}"
             remedy = "give images in class directories, tars, or .npy files"
             raise CannotCompareError(f"{what}; {remedy}") from None
+
+
+def values_of(batch: ReaderBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the outputs of each sample."""
+    outputs = batch.outputs if isinstance(batch.outputs, tuple) else (batch.outputs,)
+    return zip(*outputs, strict=True)
 
 
 def _sizes(classes: Sequence[str]) -> list[int]:

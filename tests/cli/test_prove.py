@@ -1,7 +1,10 @@
 """`python -m dali_storage prove`: what it prints, and its exit status."""
 
+import hashlib
 import json
 import re
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import nvidia.dali
@@ -10,8 +13,11 @@ import pytest
 from dali_storage import readers
 from dali_storage.cli import prove
 from dali_storage.dali.comparing import VARIANTS
+from dali_storage.formats.parquet import catalog
 from dali_storage.reading.source import BatchStream
 from tests.kit.containers import write_tar
+from tests.kit.shards import write_mds
+from tests.kit.tables import write_table
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ def test_differences_are_printed_and_the_exit_status_is_1(root, monkeypatch, cap
     )
     assert (found["equal"], found["error"], found["seed"]) == (False, None, 5)
     assert found["dali"] == nvidia.dali.__version__
+    assert found["other"] == f"DALI {nvidia.dali.__version__}"
     first = found["checks"][0]
     assert (first["differences"], first["samples"]) == (40, 40)
     assert first["first"][0] == "sample 0: label 1 instead of 0"
@@ -166,3 +173,91 @@ def test_what_cannot_be_compared_is_an_error(arguments, message, root, capsys):
         status = error.code
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+def lines_of(capsys):
+    """The lines of all checks, and the first one, which names the other reader."""
+    head, *lines, _ = capsys.readouterr().out.splitlines()
+    return lines, head
+
+
+def test_parquet_is_compared_with_pyarrow(tmp_path, monkeypatch, capsys):
+    cells = [{"bytes": b"%d" % n * n, "path": "x"} if n % 5 else None for n in range(40)]
+    for number, part in enumerate((cells[:30], cells[30:])):
+        table = {"image": part, "mask": [b"m"] * len(part), "label": ["a"] * len(part)}
+        write_table(tmp_path / f"{number}.parquet", table, row_group_size=8)
+    assert prove.main([str(tmp_path)]) == 0
+    lines, head = lines_of(capsys)
+    assert "by pyarrow 2" in head
+    assert head.endswith(", without the columns image.path, label:")
+    expected = ["40 of 40 samples", "2 epochs of 40 samples", "2 epochs of 40 samples"]
+    assert [re.split("  +", it)[1::2] for it in lines] == [[it, "equal"] for it in expected]
+    assert prove.main([str(tmp_path), "--seconds", "1e-9"]) == 0
+    assert "1 of 40 samples" in lines_of(capsys)[0][0]
+    real = catalog.find
+    monkeypatch.setattr(catalog, "find", lambda paths, *given: real(paths[::-1], *given))
+    assert prove.main([str(tmp_path)]) == 1
+    assert "sample 1 of /" in (out := capsys.readouterr().out)
+    assert "column 'image.bytes': CRC-32" in out
+    assert "2 ranks: sample 1 of " in out
+
+
+class Shard(list):
+    column_names = "image", "k"
+
+    def __getitem__(self, number):
+        assert self.column_encodings == ["bytes"] * 2  # not pkl
+        return super().__getitem__(number)
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Put a package that knows what was written in the place of the real one; None: none."""
+
+    def put(shards=None):
+        made = SimpleNamespace(
+            __version__="7",
+            reader_from_json=lambda root, split, row: Shard(shards[row["raw_data"]["basename"]]),
+        )
+        for name in ("streaming", "streaming.base.format"):
+            monkeypatch.setitem(sys.modules, name, made if shards else None)
+
+    return put
+
+
+def spoil(path, old, new):
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
+def test_mds_is_compared_with_its_package_and_its_hashes(tmp_path, packages, capsys):
+    samples = [{"image": b"<%d>" % n, "k": b"."} for n in range(20)]
+    written = {"a/0.mds": samples[:15], "b/0.mds": samples[15:]}
+    write_mds(tmp_path, {"image": ("jpeg", None), "k": ("pkl", None)}, written)
+    packages()
+    assert prove.main([str(tmp_path)]) == 2
+    expected = r"error: '/.*' cannot be compared .*pip install mosaicml-streaming\): there are none"
+    assert re.match(expected, capsys.readouterr().err)
+    packages(written)
+    assert prove.main([str(tmp_path)]) == 0
+    lines, head = lines_of(capsys)
+    assert head.endswith("by streaming 7, without the columns k:")
+    assert [line.split()[-1] for line in lines] == ["equal"] * 3
+    index = json.loads((tmp_path / "index.json").read_text())
+    for row in index["shards"]:
+        content = (tmp_path / row["raw_data"]["basename"]).read_bytes()
+        row["raw_data"]["hashes"] = {"sha1": hashlib.sha1(content).hexdigest()}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    spoil(tmp_path / "b/0.mds", b"<17>", b"<71>")
+    assert prove.main([str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r" 2 of 2 shards .* 1 DIFFER\n    /.*/b/0.mds: its sha1 is ", out)
+    assert re.search(r" 1 DIFFER\n    sample 17 of /.*/b/0.mds, column 'image': CRC-32 ", out)
+    assert f"2 ranks: sample 17 of {tmp_path}/b/0.mds has the CRC-32 " in out
+    packages()
+    spoil(tmp_path / "b/0.mds", b"<71>", b"<17>")
+    assert prove.main([str(tmp_path)]) == 0
+    lines, head = lines_of(capsys)
+    assert "by its hashes alone (" in head
+    assert [it.rpartition("  ")[2] for it in lines] == ["equal", "not compared", "equal", "equal"]

@@ -123,14 +123,14 @@ def index(path: bytes, progress: Callable[[int], object], files: Files = LOCAL) 
     def index_of(file: int) -> list[bytes]:
         with _opened(files, found, file, progress) as (source, nbytes):
             footer = read_footer(source.read, nbytes)
-            leaves = _stored(footer)
+            leaves = stored(footer)
             places = {it.path: source.find(it) for it in leaves}
         return written(state(footer, found, file), places)
 
     return _about([path], index_of, 0)
 
 
-def _stored(footer: Footer) -> list[Leaf]:
+def stored(footer: Footer) -> list[Leaf]:
     """Return the columns of bytes that are stored plainly, at least one."""
     found, refused = list[Leaf](), list[ValueError]()
     for number in numbers_of_bytes(footer):

@@ -99,7 +99,7 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
     The sidecar of the catalog has "layout": the tuple of all `Column`s. `wanted` are the names of
     those to be read. `files` reads the index and the tables. Raises as `readers.mds`.
     """
-    index = _read(root, parse, files)
+    index = read(root, parse, files)
     shards, about = [it for it in index.shards if it.samples], f"path {os.fsdecode(root)!r}"
     if not shards:
         raise ValueError(f"{about} has no samples")
@@ -124,7 +124,8 @@ def find(root: bytes, wanted: Sequence[str], parse: Parse, files: Files = LOCAL)
     return found
 
 
-def _read(root: bytes, parse: Parse, files: Files) -> ShardIndex:
+def read(root: bytes, parse: Parse, files: Files = LOCAL) -> ShardIndex:
+    """Read the index of the data set at `root`; raises as `find()`."""
     path = join_path(root, b"index.json")
     with files.opened([path]) as opened:
         entries = parsed(path, next(opened).read(), "the shards of a data set")
