@@ -1,6 +1,6 @@
 """`python -m dali_storage prove ROOT`: compares our reader with DALI's, on this machine.
 
-Of MDS and Parquet, which DALI does not read: with the package of the format.
+Of MDS, litData and Parquet, which DALI does not read: with the package of the format.
 
 Exit status: 0 if all is equal, 1 if anything differs, 2 if there is no result, 130 after Ctrl-C.
 With `--json` it prints one object. Without a result, `equal` is null, and `error` says why:
@@ -77,7 +77,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Read a data set by dali_storage.readers and by fn.readers, and "
         "compare names, labels, bytes, the order of two epochs with shuffles and shards, "
         "checkpoints, and epochs on several ranks; of tars and .npy files, the outputs in each "
-        "order; of MDS and Parquet, the bytes that their own packages read. Nothing is "
+        "order; of MDS, litData and Parquet, the bytes that their own packages read. Nothing is "
         "written.",
     )
     add = parser.add_argument

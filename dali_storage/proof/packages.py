@@ -1,4 +1,4 @@
-"""The bytes of MDS and Parquet by their own packages: DALI has no readers of them.
+"""The bytes of MDS, litData and Parquet by their own packages: DALI has no readers of them.
 
 Nothing is decoded, and no pickle is loaded: each value is the bytes that a package finds in a file.
 """
@@ -17,7 +17,7 @@ from .subject import CannotCompareError, Subject, values_of
 
 _Values: TypeAlias = Iterator[Mapping[str, Any]]
 
-PACKAGES = {"mds": "mosaicml-streaming", "parquet": "pyarrow"}
+PACKAGES = {"mds": "mosaicml-streaming", "litdata": "litdata", "parquet": "pyarrow"}
 
 
 class Package(NamedTuple):
@@ -51,14 +51,14 @@ def find(call: str, root: str, files: Sequence[str]) -> Package:
             footer = footer_of(os.fsencode(files[0]))
             names, columns = footer.leaves, [it.path for it in stored(footer)]
         else:
-            from ..formats.shards import mds
+            from ..formats.shards import litdata, mds
             from ..formats.shards.records import read
 
-            found = read(os.fsencode(root), mds.parse).columns
+            found = read(os.fsencode(root), (mds if call == "mds" else litdata).parse).columns
             names, columns = [it.name for it in found], [it.name for it in found if not it.refused]
     given["columns"] = columns
     try:
-        package = {"mds": _mds, "parquet": _parquet}[call](given, names)
+        package = {"mds": _mds, "litdata": _litdata, "parquet": _parquet}[call](given, names)
     except ModuleNotFoundError as error:
         return Package(f"its hashes alone ({error}: pip install {PACKAGES[call]})", given)
     except Exception as error:
@@ -67,15 +67,33 @@ def find(call: str, root: str, files: Sequence[str]) -> Package:
     return package._replace(name=package.name + f", without the columns {others}" * bool(others))
 
 
+def _index(root: str) -> Any:
+    with open(os.path.join(root, "index.json"), "rb") as file:
+        return json.load(file)
+
+
 def _mds(given: dict[str, Any], names: Sequence[str]) -> Package:
     streaming, formats = map(import_module, ("streaming", "streaming.base.format"))
-    with open(os.path.join(given["path"], "index.json"), "rb") as file:
-        rows = json.load(file)["shards"]
+    rows = _index(given["path"])["shards"]
     shards = [formats.reader_from_json(given["path"], None, it) for it in rows]
     for each in shards:  # so that nothing is decoded
         each.column_encodings = ["bytes"] * len(each.column_names)
     values = (each[number] for each in shards for number in range(len(each)))
     return Package(f"streaming {streaming.__version__}", given, sum(map(len, shards)), values)
+
+
+def _litdata(given: dict[str, Any], names: Sequence[str]) -> Package:
+    litdata, serializers = map(import_module, ("litdata", "litdata.streaming.serializers"))
+    tree: Any = import_module("torch.utils._pytree")
+    # All abstract methods, of which one is called.
+    own = {"deserialize": lambda _, data: bytes(data), "serialize": None, "can_serialize": None}
+    raw = type("Raw", (serializers.Serializer,), own)
+    formats = _index(given["path"])["config"]["data_format"]
+    kinds = {it.partition(":")[0]: raw() for it in formats}
+    samples = litdata.StreamingDataset(given["path"], serializers=kinds)
+    leaves = (tree.tree_flatten(samples[number])[0] for number in range(len(samples)))
+    values = (dict(zip(names, each, strict=True)) for each in leaves)
+    return Package(f"litdata {litdata.__version__}", given, len(samples), values)
 
 
 def _parquet(given: dict[str, Any], names: Sequence[str]) -> Package:

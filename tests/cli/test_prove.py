@@ -16,7 +16,7 @@ from dali_storage.dali.comparing import VARIANTS
 from dali_storage.formats.parquet import catalog
 from dali_storage.reading.source import BatchStream
 from tests.kit.containers import write_tar
-from tests.kit.shards import write_mds
+from tests.kit.shards import LEAF, dict_of, write_litdata, write_mds
 from tests.kit.tables import write_table
 
 
@@ -212,15 +212,23 @@ class Shard(list):
 
 @pytest.fixture
 def packages(monkeypatch):
-    """Put a package that knows what was written in the place of the real one; None: none."""
+    """Put packages that know what was written in the place of the real ones; None: none."""
 
-    def put(shards=None):
+    def put(shards=None, samples=None):
+        def dataset(_, serializers):
+            raw = [(serializers["jpeg"], it) for it in samples]
+            return [{"image": each.deserialize(it)} for each, it in raw]
+
         made = SimpleNamespace(
             __version__="7",
+            Serializer=object,
+            StreamingDataset=dataset,
             reader_from_json=lambda root, split, row: Shard(shards[row["raw_data"]["basename"]]),
         )
-        for name in ("streaming", "streaming.base.format"):
-            monkeypatch.setitem(sys.modules, name, made if shards else None)
+        for name, content in {"streaming.base.format": shards, "litdata": samples}.items():
+            given = None if content is None else made
+            for it in (name, name.split(".")[0], f"{name}.streaming.serializers"):
+                monkeypatch.setitem(sys.modules, it, given)
 
     return put
 
@@ -261,3 +269,22 @@ def test_mds_is_compared_with_its_package_and_its_hashes(tmp_path, packages, cap
     lines, head = lines_of(capsys)
     assert "by its hashes alone (" in head
     assert [it.rpartition("  ")[2] for it in lines] == ["equal", "not compared", "equal", "equal"]
+
+
+def test_litdata_is_compared_with_its_package(tmp_path, packages, capsys):
+    samples = [b"<%d>" % number for number in range(20)]
+    chunks = [[[it] for it in samples[:9]], [[it] for it in samples[9:]]]
+    write_litdata(tmp_path, dict_of(image=LEAF), ["jpeg"], chunks)
+    packages()
+    assert prove.main([str(tmp_path)]) == 2
+    assert "pip install litdata): there are none" in capsys.readouterr().err
+    packages(samples=samples)
+    assert prove.main([str(tmp_path)]) == 0
+    assert "by litdata 7:" in lines_of(capsys)[1]
+    packages(samples=samples[:-1])
+    assert prove.main([str(tmp_path)]) == 1
+    assert "    20 samples instead of 19\n" in capsys.readouterr().out
+    spoil(tmp_path / "chunk-0-1.bin", b"<17>", b"<71>")
+    packages(samples=samples)
+    assert prove.main([str(tmp_path)]) == 1
+    assert "sample 17 of /" in capsys.readouterr().out
