@@ -7,6 +7,8 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from ..contract.catalog import Catalog, Tree
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
@@ -120,6 +122,7 @@ def mix(
         else:
             catalog = join(mixed.joinable(found, Files(remote)), labels)
             catalog.sidecar["parts"] = mixed.parts(found)
+            catalog.sidecar["pieces"] = np.array([it.pieces for it in found.values()])
         weights = {name: sources[name].get("weights") for name in found}
         sets = {name: data_set_of(found[name], weights[name]) for name in found}
         catalog.sidecar["data sets"] = sets
