@@ -27,8 +27,9 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.describing import described
 from ..contract.faces import explained
-from ..contract.format import Format, Wanted
+from ..contract.format import Format, Output, Wanted
 from ..contract.objects import scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
@@ -145,6 +146,10 @@ class Hashed(Format):
         """Add the output to those of `fmt`; `mode`: as the argument `receipt`."""
         self._fmt, self._hashes, self._mode = fmt, hashes, mode
         self.outputs = fmt.outputs
+
+    def described(self, catalog: Catalog) -> Sequence[Output]:
+        """See `Describes`."""
+        return described(self._fmt, catalog)
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """See `Format`."""
