@@ -14,6 +14,7 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog, open_regular
+from ..contract.describing import described
 from ..contract.errors import (
     ContainerChangedError,
     ObjectReplacedError,
@@ -99,19 +100,34 @@ class Checked(Substitute):
         if broken is None:
             return
         enter("checking")
-        pairs = zip(fmt.outputs, outputs, strict=False)  # a ledger has one more output
-        for number, (described, contents) in enumerate(pairs):
-            which = number if len(fmt.outputs) == catalog.pieces else 0  # an output for each piece
-            if described.dtype != np.uint8 or described.ndim not in (1, None):
+        known = described(fmt, catalog)
+        pairs = zip(known, outputs, strict=False)  # a ledger has one more output
+        for number, (output, contents) in enumerate(pairs):
+            which = number if len(known) == catalog.pieces else 0  # an output for each piece
+            if output.dtype != np.uint8 or output.ndim not in (1, None):
                 continue
             for index, item in zip(samples.tolist(), contents, strict=True):
                 if memoryview(item).ndim != 1:
                     continue  # an image that is not encoded
                 piece = index * catalog.pieces + which
-                name = bytes if catalog.ranges is not None else partial(catalog.name, piece)
-                if what := broken(item, name):
+                if what := broken(item, partial(self._name, piece)):
+                    if catalog.ranges is not None and not catalog.ranges.sizes[piece]:
+                        # A source of a mixture may have fewer pieces, and so no such one.
+                        piece -= which if memoryview(item).nbytes else 0
                     where = f"{catalog.where(piece)}: " if catalog.ranges is not None else ""
                     raise RecordError(catalog.path(piece), where + what)
+
+    def _name(self, piece: int) -> bytes:
+        """Return the name of a whole file; b"" for a part of a container."""
+        catalog, sizes = self._catalog, self._catalog.sizes
+        if (ranges := catalog.ranges) is not None:
+            if sizes is None and catalog.states is not None:
+                sizes = catalog.states[:, 1]
+            (file,) = ranges.files_of(np.array([piece]))
+            # In a mixture, files are ranges, too.
+            if sizes is None or ranges.starts[piece] or ranges.sizes[piece] != sizes[file]:
+                return b""
+        return catalog.name(piece)
 
     def _path(self, index: int) -> str:
         paths = self._catalog.paths(self._catalog.pieces_of(np.array([index])))

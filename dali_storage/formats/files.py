@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import BinaryIO
@@ -111,9 +112,7 @@ def noting_states(containers: Catalog) -> Catalog:
     every = np.arange(containers.file_count)
     some = [every[at : at + _A_PART] for at in range(0, every.size, _A_PART)]
     with ThreadPoolExecutor(_LANES) as pool:  # a network file system answers after a while
-        for part, its in zip(
-            some, pool.map(_states, map(containers.file_paths, some)), strict=True
-        ):
+        for part, its in zip(some, pool.map(partial(_states, containers), some), strict=True):
             states[part] = its
     return replace(containers, states=states)
 
@@ -159,13 +158,11 @@ def assembled(
     return replace(containers, ranges=ranges, pieces=pieces, containers=counts)
 
 
-def _states(paths: Sequence[bytes]) -> list[list[int]]:
-    states = []
-    for path in paths:
-        state = [0] * 4
+def _states(containers: Catalog, files: IntArray) -> IntArray:
+    states = np.zeros((files.size, 4), np.int64)
+    for row, path in enumerate(containers.file_paths(files)):
         with suppress(OSError):  # reading the file will raise
-            state = state_of(os.stat(path))
-        states.append(state)
+            states[row] = state_of(os.stat(path))
     return states
 
 

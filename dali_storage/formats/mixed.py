@@ -1,19 +1,22 @@
 """Samples of several formats in one catalog, each decoded by the format of its source."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..contract._types import IntArray
-from ..contract.catalog import Catalog
+from ..contract.catalog import Catalog, open_regular
+from ..contract.describing import described
 from ..contract.format import Format, Output
 from ..contract.objects import scheme
 from ..contract.ranges import Ranges
 from ..contract.views import SMALL, Contents, Views
 from .files import Files, noting_states, sizes
+from .kinds import ArrayKind
 
 _LABEL = Output(np.dtype(np.int32))
 
@@ -33,14 +36,6 @@ class Parts(NamedTuple):
     firsts: IntArray
     catalogs: Sequence[Catalog]
     dtypes: Sequence[np.dtype[Any] | None]
-
-
-@runtime_checkable
-class Describes(Protocol):
-    """A format with outputs that depend on the samples."""
-
-    def described(self, catalog: Catalog) -> Sequence[Output]:
-        """Return `Format.outputs` with all that is known of the samples of a catalog."""
 
 
 class MixedFormat(Format):
@@ -67,6 +62,8 @@ class MixedFormat(Format):
             labelled = "; a label is one, unless labels='drop'" if self._labelled else ""
             raise ValueError(f"sources must have equally many outputs, not {told}{labelled}")
         self.outputs = [Output(None, None)] * next(iter(counts.values()))
+        self._lock = threading.Lock()  # of lanes
+        self._first = dict[int, ArrayKind]()  # of each output
 
     def joinable(self, sources: Mapping[str, Catalog], files: Files) -> dict[str, Catalog]:
         """Return the samples of each source as ranges, with the same number of pieces.
@@ -95,19 +92,20 @@ class MixedFormat(Format):
         Raises:
             ValueError: the sources have outputs that are not alike.
         """
-        described = self._outputs(
-            {
-                name: fmt.described(sources[name])
-                for name, fmt in self._formats.items()
-                if isinstance(fmt, Describes)
-            }
+        known = self._outputs(
+            {name: described(fmt, sources[name]) for name, fmt in self._formats.items()}
         )
-        columns = enumerate(zip(*described.values(), strict=True))
+        columns = enumerate(zip(*known.values(), strict=True))
         dtypes = [
-            _common(number, dict(zip(described, column, strict=True))) for number, column in columns
+            _common(number, dict(zip(known, column, strict=True))) for number, column in columns
         ]
         counts = np.array([it.delivered for it in sources.values()])
         return Parts(counts.cumsum() - counts, [*sources.values()], dtypes)
+
+    def described(self, catalog: Catalog) -> Sequence[Output]:
+        """See `Describes`."""
+        parts: Parts = catalog.sidecar["parts"]
+        return [Output(dtype, None) for dtype in parts.dtypes]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """See `Format`; an error has a note with the name of the source."""
@@ -129,9 +127,38 @@ class MixedFormat(Format):
             labels = [own.labels[its, None]] if name in self._labelled else []
             found.append((name, slots, [*outputs, *labels]))
         return [
-            _merged(number, dtype, [(name, slots, its[number]) for name, slots, its in found])
+            self._merged(number, dtype, [(name, slots, its[number]) for name, slots, its in found])
             for number, dtype in enumerate(parts.dtypes)
         ]
+
+    def _merged(self, number: int, dtype: np.dtype[Any] | None, parts: Sequence[_Part]) -> Contents:
+        """Put an output of several sources into the slots of their batch."""
+        firsts = {name: _array(contents[0]) for name, _, contents in parts}
+        first = next(iter(firsts.values()))
+        # DALI accepts one kind in all batches, of which some may have samples of one source only.
+        with self._lock:
+            wanted, ndim = self._first.get(number, (dtype or first.dtype, first.ndim))
+            for it in firsts.values():
+                is_same = _becomes(it.dtype, wanted) if dtype else it.dtype == wanted
+                if not is_same or it.ndim != ndim:
+                    raise _unlike(number, firsts, Output(wanted, ndim))
+            self._first[number] = wanted, ndim  # not before: a wrong file may be corrected
+        each = [(slots, _typed(contents, wanted)) for _, slots, contents in parts]
+        count = sum(slots.size for slots, _ in each)
+        arrays = [contents for _, contents in each if isinstance(contents, np.ndarray)]
+        is_even = len(arrays) == len(each) and all(
+            it.shape == first.shape for it in firsts.values()
+        )
+        if is_even and first.nbytes <= SMALL:
+            array = np.empty((count, *first.shape), wanted)
+            for slots, contents in each:
+                array[slots] = contents
+            return array
+        items: list[Any] = [None] * count
+        for slots, contents in each:
+            for slot, item in zip(slots.tolist(), contents, strict=True):
+                items[slot] = item
+        return items
 
     def _outputs(self, known: Mapping[str, Sequence[Output]]) -> dict[str, Sequence[Output]]:
         """The outputs of each source, with the label where that is one of them."""
@@ -150,6 +177,8 @@ def _ranged(catalog: Catalog, files: Files) -> Catalog:
         catalog = replace(catalog, sizes=found.sizes, versions=found.versions)
     catalog = noting_states(catalog)
     lengths = sizes(catalog)
+    for file in np.flatnonzero(lengths == 0).tolist() if catalog.sizes is None else ():
+        open_regular(catalog.file_path(file)).close()  # nothing is read of it: perhaps a pipe
     columns = np.arange(lengths.size), np.zeros_like(lengths), lengths
     return replace(catalog, ranges=Ranges.of_columns(*columns))
 
@@ -179,29 +208,6 @@ def _common(number: int, outputs: Mapping[str, Output]) -> np.dtype[Any] | None:
     return next(iter(dtypes), None)
 
 
-def _merged(number: int, dtype: np.dtype[Any] | None, parts: Sequence[_Part]) -> Contents:
-    """Put an output of several sources into the slots of their batch."""
-    firsts = [_array(contents[0]) for _, _, contents in parts]
-    wanted = dtype or firsts[0].dtype
-    if not all(_becomes(it.dtype, wanted) and it.ndim == firsts[0].ndim for it in firsts):
-        raise _unlike(number, {part[0]: it for part, it in zip(parts, firsts, strict=True)})
-    each = [(slots, _typed(contents, wanted)) for _, slots, contents in parts]
-    count = sum(slots.size for slots, _ in each)
-    arrays = [contents for _, contents in each if isinstance(contents, np.ndarray)]
-    shape, nbytes = firsts[0].shape, firsts[0].nbytes
-    is_even = len(arrays) == len(each) and all(it.shape == shape for it in firsts)
-    if is_even and nbytes <= SMALL:
-        array = np.empty((count, *shape), wanted)
-        for slots, contents in each:
-            array[slots] = contents
-        return array
-    items: list[Any] = [None] * count
-    for slots, contents in each:
-        for slot, item in zip(slots.tolist(), contents, strict=True):
-            items[slot] = item
-    return items
-
-
 def _becomes(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Whether values keep their meaning as the other type."""
     is_wider = dtype.kind in "iu" and dtype.itemsize > 1 and wanted.kind in "iu"
@@ -219,11 +225,15 @@ def _array(item: Any) -> NDArray[Any]:
     return np.asarray(memoryview(item))
 
 
-def _unlike(number: int, outputs: Mapping[str, Output | NDArray[Any]]) -> ValueError:
-    told = ", ".join(
-        f"{it.dtype or 'of any type'} with {'any' if it.ndim is None else it.ndim} dimensions in "
-        f"{name!r}"
-        for name, it in outputs.items()
-    )
-    what = f"output {number} must be alike in all sources, not {told}"
+def _unlike(
+    number: int, outputs: Mapping[str, Output | NDArray[Any]], wanted: Output | None = None
+) -> ValueError:
+    told = ", ".join(f"{_named(it)} in {name!r}" for name, it in outputs.items())
+    before = "" if wanted is None else f", {_named(wanted)} as in the first batch"
+    what = f"output {number} must be alike in all sources{before}, not {told}"
     return ValueError(f"{what}; choose other columns, or leave out labels by labels='drop'")
+
+
+def _named(kind: Output | NDArray[Any]) -> str:
+    ndim = "any" if kind.ndim is None else kind.ndim
+    return f"{kind.dtype or 'of any type'} with {ndim} dimensions"

@@ -7,6 +7,8 @@ from dataclasses import replace
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from ..contract.catalog import Catalog, Tree
 from ..contract.options import dali_flag
 from ..contract.remote import Remote
@@ -14,7 +16,7 @@ from ..formats.files import Files
 from ..formats.mixed import MixedFormat
 from ..samples.joining import join
 from .arguments import Prepared, ReaderArguments, ReaderSpec, makes_reader, spec_of
-from .containers import on_cpu, one_or_all
+from .containers import DirectArguments, on_cpu, one_or_all
 from .plugs import Common
 
 if TYPE_CHECKING:
@@ -92,8 +94,8 @@ def mix(
     from ..order.sampling.datasets import mixture_of
 
     refuse_order_of_dali("readers.mix", vars(common))
-    labels = _labels(labels, sources)
     found, is_mixed = _prepared(reader, sources, given, format_options or {})
+    labels = _labels(labels, sources)
     openings = {name: each.opening for name, each in found.items()}
     first = next(iter(found.values()))
     mixed: MixedFormat | None = None
@@ -121,6 +123,7 @@ def mix(
             parts = mixed.parts(found)  # first: to look up the sizes of files takes a while
             catalog = join(mixed.joinable(found, Files(remote)), labels)
             catalog.sidecar["parts"] = parts
+            catalog.sidecar["pieces"] = np.array([it.pieces for it in found.values()])
         weights = {name: sources[name].get("weights") for name in found}
         sets = {name: data_set_of(found[name], weights[name]) for name in found}
         catalog.sidecar["data sets"] = sets
@@ -172,7 +175,7 @@ def _prepared(
         if not isinstance(name, str) or not isinstance(given, Mapping):
             raise TypeError(f"sources must be names and arguments, not {name!r}: {given!r:.80}")
         spec = _spec(f"source {name!r}: reader", kind := given.get("reader", reader))
-        formats = _formats(spec)
+        formats = _formats(spec) - DirectArguments.__annotations__.keys()  # those are for all
         _require(f"source {name!r}", given, spec.samples | formats | {"reader", "weights"})
         is_mixed |= kind != reader or not formats.isdisjoint(given)
         shared = format_options if kind == reader else {}
@@ -180,7 +183,8 @@ def _prepared(
         merged.pop("reader", None)
         for each, default in spec.defaults.items():
             if default is Parameter.empty and each not in merged:
-                where = f"source {name!r}" if each in spec.samples else "format_options"
+                is_shared = kind == reader and each not in spec.samples
+                where = "format_options" if is_shared else f"source {name!r}"
                 raise ValueError(f"{where} needs {each}, see readers.{spec.name}")
         with _noting(name):
             found[name] = spec.prepare(**merged)

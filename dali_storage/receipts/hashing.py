@@ -27,8 +27,9 @@ import numpy as np
 
 from ..contract._types import IntArray
 from ..contract.catalog import Catalog
+from ..contract.describing import described
 from ..contract.faces import explained
-from ..contract.format import Format, Wanted
+from ..contract.format import Format, Output, Wanted
 from ..contract.objects import scheme
 from ..contract.stages import enter
 from ..contract.views import Contents, Views
@@ -62,6 +63,8 @@ class Hashes:
         is_of_classes = not isinstance(ordering.sources[0], (str, type(None)))
         given = catalog.labels[: 0 if is_of_classes or "joint" in catalog.sidecar else None]
         self._labels = np.zeros(given.size, np.int64)
+        pieces = np.full(self._cuts.size, catalog.pieces)
+        self._pieces = catalog.sidecar.get("pieces", pieces)  # of the samples of each source
         for group in groups:
             self._cuts[sources[group[0]]] = self._above(group)
             # A list without labels has the numbers of its samples, some of which may be excluded.
@@ -83,8 +86,9 @@ class Hashes:
         if pieces is not None:
             ends = [size + digest(it) for size, it in zip(ends, pieces, strict=True)]
         if step > 1:
-            firsts = range(0, len(keys), step)
-            keys, ends = ([b"".join(it[at : at + step]) for at in firsts] for it in (keys, ends))
+            counts = self._pieces[self._source_of(samples)].tolist()
+            some = [*zip(range(0, len(keys), step), counts, strict=True)]
+            keys, ends = ([b"".join(it[at : at + n]) for at, n in some] for it in (keys, ends))
         found = b"".join([*map(digest, keys), *map(digest, map(bytes.__add__, keys, ends))])
         words = np.frombuffer(found, ">u8").astype(np.uint64).reshape(2, -1, 2)
         rows = np.zeros((samples.size, COLUMNS), np.uint64)
@@ -142,6 +146,10 @@ class Hashed(Format):
         """Add the output to those of `fmt`; `mode`: as the argument `receipt`."""
         self._fmt, self._hashes, self._mode = fmt, hashes, mode
         self.outputs = fmt.outputs
+
+    def described(self, catalog: Catalog) -> Sequence[Output]:
+        """See `Describes`."""
+        return described(self._fmt, catalog)
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """See `Format`."""

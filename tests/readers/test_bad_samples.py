@@ -14,6 +14,7 @@ from dali_storage import readers, statistics
 from dali_storage.backends.python_file import PythonFileReader
 from dali_storage.contract.errors import SampleSizeChanged
 from tests.kit.parity import build
+from tests.kit.shards import write_mds
 from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_storage.contract.errors.SampleReplaced")
@@ -148,3 +149,32 @@ def test_a_replacement_is_of_the_same_source_or_class_and_of_what_is_given(tmp_p
     assert np.bincount(classes % 4).tolist() == [20] * 4
     assert (given(readers.file, 40, **files, weights=ones, epoch_size=40) % 2).all()
     assert max(given(readers.file, 20, **files, order=range(20))) < 20
+
+
+def test_samples_of_shards_and_of_mixtures_with_them_are_checked(tmp_path):
+    """A file is checked by its name, as without the shards."""
+    cut = b"\xff\xd8" + bytes(9)
+    files = {"0.jpg": b"good", "1.jpg": cut, "2.jpg": b"", "3.jpg": bytes(9), "4.bin": bytes(9)}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    rows = [{"id": b"x", "image": it} for it in (b"good", cut, b"", bytes(9))]
+    write_mds(tmp_path / "mds", {"id": ("str", None), "image": ("jpeg", None)}, {"0.mds": rows})
+    shards = {"path": tmp_path / "mds", "columns": ["id", "image"]}
+    pairs = [[tmp_path / "0.jpg"] * 5, [tmp_path / it for it in files]]
+    sources = {"a": {"reader": "columns", "files": pairs}, "b": {"reader": "mds", **shards}}
+
+    def replaced(reader, *given, **arguments):
+        bad = {"on_error": "replace", "check": True}
+        with readers.batches(reader, *given, batch_size=3, **bad, **arguments) as batches:
+            for _ in batches:
+                pass
+            return sorted(batches.replaced)
+
+    ((index, path, why),) = replaced(readers.mds, **shards)
+    assert (index, os.path.basename(path), "JPEG: cut short" in why) == (1, "0.mds", True)
+    found = replaced(readers.mix, sources)
+    assert [index for index, _, _ in found] == [1, 2, 3, 6]
+    assert [os.path.basename(path) for _, path, _ in found] == ["1.jpg", "2.jpg", "3.jpg", "0.mds"]
+    reasons = ["JPEG: cut short", "it is empty", "it begins with zeros", "JPEG: cut short"]
+    assert all(it in why for (_, _, why), it in zip(found, reasons, strict=True))
+    assert found[3][2].startswith("sample 6: 20 bytes at ")  # two sizes, "x" and the image

@@ -1,6 +1,7 @@
 """Mixtures, weights and own orders in pipelines of DALI. tests/order has their arithmetic."""
 
 import json
+import os
 import struct
 import warnings
 from collections import Counter, deque
@@ -373,6 +374,7 @@ def test_sources_of_several_readers_resume_on_other_ranks(kinds):
         ),
         ({"a": {"reader": "coco"}}, {}, "source 'a': reader must be one of caffe, .*, not 'coco'"),
         ({"c": {"ext": "jpg"}}, {}, "source 'c' has no argument 'ext', only columns, "),
+        ({"a": {"dont_use_mmap": True}}, {}, "source 'a' has no argument 'dont_use_mmap', only"),
         ({"c": {"columns": "no"}}, {"labels": "drop"}, "has no column 'no': it has .'jpg', 'n'."),
         ({}, {"labels": "joint"}, "labels='joint' is for class directories"),
         ({}, {"labels": "drop", "device": "gpu"}, "device must be 'cpu', not 'gpu'"),
@@ -383,6 +385,31 @@ def test_sources_that_do_not_go_together_are_refused(kinds, change, arguments, m
     sources = {name: it | change.get(name, {}) for name, it in kinds[0]().items()}
     with pytest.raises((ValueError, TypeError), match=message):
         build(readers.mix, 4, {}, sources=sources, **arguments).run()
+
+
+def test_arrays_of_another_type_are_refused_in_batches_of_one_source_too(kinds, tmp_path):
+    sources = {}
+    for name, dtype in (("i2", np.int16), ("i4", np.int32)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "0.npy", np.zeros(3, dtype))
+        sources[name] = {"reader": "numpy", "file_root": tmp_path / name}
+    with pytest.raises(
+        ValueError, match=r"must be alike in all sources, int\d\d with 1 dim.* not i"
+    ):
+        deque(readers.batches(readers.mix, sources, batch_size=1), 0)
+    widened = {"a": kinds[0](numbers=True)["c"] | {"columns": "n"}, "b": sources["i2"]}
+    batches = readers.batches(readers.mix, widened | {"c": sources["i2"]}, batch_size=1)
+    assert {np.asarray(it.data).dtype for it in batches} == {np.dtype(np.int16)}
+
+
+def test_a_pipe_is_no_empty_file(kinds, tmp_path):
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    files = [tmp_path / name for name in ("empty", "pipe")]
+    sources = kinds[0]()
+    assert len([*of_kinds(sources | {"a": {"files": files[:1]}}, labels="drop")]) == 100
+    with pytest.raises(OSError, match=r"not a regular file: .*/pipe'"):
+        next(of_kinds(sources | {"a": {"files": files}}, labels="drop"))
 
 
 def test_errors_of_several_readers_name_their_file_and_source(kinds, tmp_path):

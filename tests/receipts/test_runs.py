@@ -6,6 +6,7 @@ The oracle is the number of the data set by hand; see tests/kit/receipts.py.
 import json
 import random
 import shutil
+import struct
 from functools import partial
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 from dali_storage import readers, receipts
 from dali_storage.cli import index, replay
 from tests.kit.dali import build
-from tests.kit.receipts import of, sums
+from tests.kit.receipts import of, sums, sums_of
 from tests.kit.resuming import ORDERS
+from tests.kit.shards import write_mds
 from tests.kit.tiers import by_tier
 
 pytestmark = pytest.mark.usefixtures("pipelines_end")
@@ -106,6 +108,21 @@ def test_the_sources_of_a_mixture_have_receipts_of_their_passes(root):
         assert total(ranks, passes, name)["count"] == given % (SIZE // 3 + (name == "a"))
     with pytest.raises(ValueError, match=r"epoch must be \d+ or \d+, not 0"):
         total(ranks, 0, "a")
+
+
+@pytest.mark.parametrize("mode", ["samples", "bytes"])
+def test_shards_have_their_receipt_beside_samples_of_two_files(root, mode):
+    rows = [{"x": b"x" * number, "y": b"y"} for number in range(1, 9)]
+    shards = write_mds(root.parent / "mds", dict.fromkeys("xy", ("str", None)), {"0.mds": rows})
+    pairs = {"reader": "columns", "files": [[root / it for it in names_in(root)]] * 2}
+    sources = {"a": {"reader": "mds", "path": shards, "columns": ["x", "y"]}, "b": pairs}
+    with readers.batches(readers.mix, sources, batch_size=5, receipt=mode) as batches:
+        for _ in batches:
+            pass
+        found = batches.receipt(0, "a")
+    content = (shards / "0.mds").read_bytes()
+    records = [struct.pack("<2I", len(it["x"]), 1) + it["x"] + it["y"] for it in rows]
+    assert of(found) == sums_of([[("0.mds", content.index(it), it)] for it in records], mode)
 
 
 # --- faults ---

@@ -181,7 +181,7 @@ class ShardColumns(Format):
         self.named, self._columns = range(len(columns)), columns
 
     def described(self, catalog: Catalog) -> Sequence[Output]:
-        """See `formats.mixed.Describes`."""
+        """See `Describes`."""
         known = {it.name: it for it in catalog.sidecar["layout"]}
         shapes = [(known[it].dtype, known[it].shape) for it in self._columns]
         return [Output(dtype, 1 if shape is None else len(shape)) for dtype, shape in shapes]
