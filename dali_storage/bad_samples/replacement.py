@@ -104,7 +104,7 @@ class Checked(Substitute):
         pairs = zip(known, outputs, strict=False)  # a ledger has one more output
         for number, (output, contents) in enumerate(pairs):
             which = number if len(known) == catalog.pieces else 0  # an output for each piece
-            if output.dtype != np.uint8 or output.ndim not in (1, None):
+            if output.dtype != np.uint8 or output.ndim not in (1, None) or not output.encoded:
                 continue
             for index, item in zip(samples.tolist(), contents, strict=True):
                 if memoryview(item).ndim != 1:

@@ -19,11 +19,13 @@ class Output(NamedTuple):
         dtype: None if unknown.
         ndim: the dimensions of a sample; None if unknown.
         layout: the axes, in DALI's notation; "" if DALI has no names for them.
+        encoded: whether 1-D bytes may be a file, such as a JPEG, and not numbers.
     """
 
     dtype: np.dtype[Any] | None = np.dtype(np.uint8)
     ndim: int | None = 1
     layout: str = ""
+    encoded: bool = True
 
 
 class Wanted(NamedTuple):
@@ -74,9 +76,8 @@ class Format:
         return (views.contents(),)
 
     def wanted(self, catalog: Catalog, delivered: IntArray) -> Wanted | None:
-        """Return the parts of the pieces that are enough, or None if unknown.
+        """Return the parts of the pieces that are enough, or None if unknown; see `decode()`.
 
-        Only these parts are read where the read costs less. The arguments are the same as in
-        `decode()`.
+        Only these parts are read where the read costs less.
         """
         return None

@@ -30,12 +30,12 @@ class Parts(NamedTuple):
     Attributes:
         firsts: int64[k], the first delivered sample of each.
         catalogs: the samples of each, as its own format needs them.
-        dtypes: the type of each output; None if no source knows it before it is read.
+        outputs: the type of each; None if no source knows it before it is read.
     """
 
     firsts: IntArray
     catalogs: Sequence[Catalog]
-    dtypes: Sequence[np.dtype[Any] | None]
+    outputs: Sequence[Output]
 
 
 class MixedFormat(Format):
@@ -96,16 +96,16 @@ class MixedFormat(Format):
             {name: described(fmt, sources[name]) for name, fmt in self._formats.items()}
         )
         columns = enumerate(zip(*known.values(), strict=True))
-        dtypes = [
+        outputs = [
             _common(number, dict(zip(known, column, strict=True))) for number, column in columns
         ]
         counts = np.array([it.delivered for it in sources.values()])
-        return Parts(counts.cumsum() - counts, [*sources.values()], dtypes)
+        return Parts(counts.cumsum() - counts, [*sources.values()], outputs)
 
     def described(self, catalog: Catalog) -> Sequence[Output]:
         """See `Describes`."""
         parts: Parts = catalog.sidecar["parts"]
-        return [Output(dtype, None) for dtype in parts.dtypes]
+        return parts.outputs
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """See `Format`; an error has a note with the name of the source."""
@@ -128,7 +128,7 @@ class MixedFormat(Format):
             found.append((name, slots, [*outputs, *labels]))
         return [
             self._merged(number, dtype, [(name, slots, its[number]) for name, slots, its in found])
-            for number, dtype in enumerate(parts.dtypes)
+            for number, (dtype, *_) in enumerate(parts.outputs)
         ]
 
     def _merged(self, number: int, dtype: np.dtype[Any] | None, parts: Sequence[_Part]) -> Contents:
@@ -197,15 +197,16 @@ def _padded(catalog: Catalog, pieces: int) -> Ranges:
     return Ranges.of_columns(ranges.files_of(rows), ranges.starts[rows], lengths.ravel())
 
 
-def _common(number: int, outputs: Mapping[str, Output]) -> np.dtype[Any] | None:
-    """The type of an output of several sources; of integers the widest, but bytes are bytes."""
+def _common(number: int, outputs: Mapping[str, Output]) -> Output:
+    """An output of several sources; of integers the widest type, but bytes are bytes."""
     dtypes = {it.dtype for it in outputs.values() if it.dtype is not None}
     if len(dtypes) > 1 and all(it.kind in "iu" and it.itemsize > 1 for it in dtypes):
         wide = np.result_type(*dtypes)
         dtypes = {wide} if wide.kind in "iu" else dtypes  # of int64 and uint64 it is float64
     if len(dtypes) > 1 or len({it.ndim for it in outputs.values()} - {None}) > 1:
         raise _unlike(number, outputs)
-    return next(iter(dtypes), None)
+    is_encoded = all(it.encoded for it in outputs.values())
+    return Output(next(iter(dtypes), None), None, encoded=is_encoded)
 
 
 def _becomes(dtype: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

@@ -157,8 +157,9 @@ def test_samples_of_shards_and_of_mixtures_with_them_are_checked(tmp_path):
     files = {"0.jpg": b"good", "1.jpg": cut, "2.jpg": b"", "3.jpg": bytes(9), "4.bin": bytes(9)}
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    rows = [{"id": b"x", "image": it} for it in (b"good", cut, b"", bytes(9))]
-    write_mds(tmp_path / "mds", {"id": ("str", None), "image": ("jpeg", None)}, {"0.mds": rows})
+    rows = [{"id": cut[:2], "image": it} for it in (b"good", cut, b"", bytes(9))]
+    columns = {"id": ("ndarray:uint8:2", 2), "image": ("jpeg", None)}  # two numbers, and no image
+    write_mds(tmp_path / "mds", columns, {"0.mds": rows})
     shards = {"path": tmp_path / "mds", "columns": ["id", "image"]}
     pairs = [[tmp_path / "0.jpg"] * 5, [tmp_path / it for it in files]]
     sources = {"a": {"reader": "columns", "files": pairs}, "b": {"reader": "mds", **shards}}
@@ -177,4 +178,4 @@ def test_samples_of_shards_and_of_mixtures_with_them_are_checked(tmp_path):
     assert [os.path.basename(path) for _, path, _ in found] == ["1.jpg", "2.jpg", "3.jpg", "0.mds"]
     reasons = ["JPEG: cut short", "it is empty", "it begins with zeros", "JPEG: cut short"]
     assert all(it in why for (_, _, why), it in zip(found, reasons, strict=True))
-    assert found[3][2].startswith("sample 6: 20 bytes at ")  # two sizes, "x" and the image
+    assert found[3][2].startswith("sample 6: 17 bytes at ")  # a size, the image and the numbers

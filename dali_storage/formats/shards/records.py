@@ -183,8 +183,10 @@ class ShardColumns(Format):
     def described(self, catalog: Catalog) -> Sequence[Output]:
         """See `Describes`."""
         known = {it.name: it for it in catalog.sidecar["layout"]}
-        shapes = [(known[it].dtype, known[it].shape) for it in self._columns]
-        return [Output(dtype, 1 if shape is None else len(shape)) for dtype, shape in shapes]
+        return [
+            Output(it.dtype, 1 if it.shape is None else len(it.shape), encoded=it.shape is None)
+            for it in map(known.__getitem__, self._columns)
+        ]
 
     def decode(self, catalog: Catalog, delivered: IntArray, views: Views) -> Sequence[Contents]:
         """Return the columns; raise RecordError if the sizes in a record are not those it has."""
