@@ -22,6 +22,9 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk nfs-kernel-serv
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
+# Where this is set, each of the many processes of the tests compiles torch, DALI and pytest anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-dlio test-distributed test-gpu test-nvme test-image lint docs figures release clean
 
 install: $(VENV)/installed
