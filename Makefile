@@ -22,6 +22,9 @@ NVME_VM_PACKAGES := g++ qemu-system-x86 e2fsprogs xfsprogs fdisk nfs-kernel-serv
 IMAGE_PACKAGES := buildah debootstrap
 GXX := which g++ >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++; } || true
 
+# Where this is set, each of the many processes of the tests compiles torch, DALI and pytest anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test test-dali $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python test-all test-soak test-stress test-frameworks test-dlio test-distributed test-gpu test-nvme test-image lint docs figures release clean
 
 install: $(VENV)/installed
@@ -75,7 +78,12 @@ test-frameworks: $(TENSORFLOW_VENV)/plugin $(PADDLE_VENV)/installed
 	$(PADDLE_VENV)/bin/python -m pytest -q --tier all tests/frameworks/test_paddle.py
 
 # Other versions of DALI, and a newer Python with its newest NumPy. make test-dali-2.2.0 is one of them.
-DALI_TESTS = -m pytest -q -n 2 --dist loadfile $(ARGS) tests/contract tests/dali tests/dynamic tests/ops tests/order tests/readers tests/reading
+DALI_TESTS = $(DALI_PYTEST) tests/contract tests/dali tests/dynamic tests/ops tests/order tests/readers tests/reading $(NO_DALI:%=--ignore=%)
+DALI_PYTEST = -m pytest -q -n 2 --dist loadfile $(ARGS)
+# What does not import DALI, whatever its version. It runs with the newer Python, where no DALI is found.
+NO_DALI := $(addprefix tests/contract/test_,catalog.py errors.py families.py object_backend.py options.py probes.py ranges.py span_backend.py)
+NO_DALI += $(addprefix tests/order/test_,dealing.py jumps.py libstdcxx.py mixture.py own_order.py sampling.py sources.py)
+NO_DALI += $(addprefix tests/reading/test_,batches.py buffers.py lanes.py prefetch.py prefetch_states.py source.py)
 test-dali: $(OTHER_DALIS:%=test-dali-%) test-dali-newest-python
 
 $(OTHER_DALIS:%=test-dali-%): test-dali-%: .venv-dali-%/installed
@@ -84,6 +92,7 @@ $(OTHER_DALIS:%=test-dali-%): test-dali-%: .venv-dali-%/installed
 test-dali-newest-python:
 	$(if $(NEWEST_PYTHON),@$(MAKE) --no-print-directory $(PYTHON_VENV)/installed,@echo "$@: skipped, because there is no Python 3.12 or 3.13")
 	$(if $(NEWEST_PYTHON),$(PYTHON_VENV)/bin/python $(DALI_TESTS))
+	$(if $(NEWEST_PYTHON),$(PYTHON_VENV)/bin/python $(DALI_PYTEST) -p tests.kit.no_dali $(NO_DALI))
 
 # One that runs: pyenv puts commands on the PATH for Pythons that are not chosen.
 NEWEST_PYTHON = $(shell for version in 3.13 3.12; do \

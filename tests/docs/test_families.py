@@ -107,34 +107,31 @@ UNTOLD = {"dlio", "dynamic", "loaders", "prometheus", "testing"}  # packages, wh
 SHORT = "bad_samples", "extents", "tfrecord"
 
 
-@pytest.mark.parametrize(
-    ("name", "everyone"),
-    [
-        *((name, False) for name in SHORT),
-        *(pytest.param(it, True, marks=pytest.mark.long) for it in FAMILIES if it != "core"),
-    ],
-)
-def test_without_a_family_the_others_work_and_what_it_brings_is_told(name, everyone, tmp_path):
-    """All the others, or for the shorter tier the core."""
+def run_without(names, tested, temporary):
+    """What is told of families that are removed, while the tests of others pass."""
     tests = []
-    others = [*everyone_without(name)] if everyone else ["core"]
-    for each in [it for it in others if not (name == "testing" and it in BY_TESTING)]:
+    for each in tested:
         brought = re.findall(r"readers\.(\w+)", FAMILIES[each].brings)
         tests += TRIALS.get(each, " ".join(map(READS.format, brought))).split()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kit.removed",
-        name,
-        f"--basetemp={tmp_path / 'temporary'}",
-    ]
-    command += [f"tests/{it}" for it in tests]
+    command = [sys.executable, "-m", "tests.kit.removed", ",".join(names)]
+    command += [f"--basetemp={temporary}", *(f"tests/{it}" for it in tests)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = done.stdout.splitlines()[0]
-    if name not in UNTOLD:
-        assert told.startswith(f"{FAMILIES[name].brings}: this installation has no ")
-        assert told.endswith("; install a complete dali-storage")
+    for name, told in zip(names, done.stdout.splitlines(), strict=False):
+        if name not in UNTOLD:
+            assert told.startswith(f"{FAMILIES[name].brings}: this installation has no ")
+            assert told.endswith("; install a complete dali-storage")
+
+
+def test_without_families_the_core_works_and_what_they_bring_is_told(tmp_path):
+    run_without(SHORT, ["core"], tmp_path / "temporary")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [it for it in FAMILIES if it != "core"])
+def test_without_a_family_the_others_work_and_what_it_brings_is_told(name, tmp_path):
+    others = [it for it in everyone_without(name) if not (name == "testing" and it in BY_TESTING)]
+    run_without([name], others, tmp_path / "temporary")
 
 
 # A reader or a backend is a module of its name.

@@ -1,6 +1,6 @@
-"""`python -m tests.kit.removed FAMILY TESTS...`: pytest without the modules of a family.
+"""`python -m tests.kit.removed FAMILIES TESTS...`: pytest without the modules of families.
 
-First it prints what a user is told who asks for what the family brings.
+First it prints what a user is told who asks for what each of them brings; commas separate them.
 """
 
 import re
@@ -24,13 +24,13 @@ ARGUMENTS = {
 
 
 class Remover:
-    """A finder of modules that finds none of a family."""
+    """A finder of modules that finds none of some families."""
 
-    def __init__(self, family: str) -> None:
-        self._family = FAMILIES[family]
+    def __init__(self, families: list[str]) -> None:
+        self._families = families
 
     def find_spec(self, name: str, *_: object) -> None:
-        if family_of(name) is self._family:
+        if family_of(name).name in self._families:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
@@ -53,10 +53,11 @@ def ask(family: str) -> None:
 
 
 if __name__ == "__main__":
-    family, *tests = sys.argv[1:]
-    sys.meta_path.insert(0, Remover(family))
-    try:
-        ask(family)
-    except (BackendUnavailable, SystemExit) as error:
-        print(str(error).removeprefix("error: "), flush=True)
+    families, *tests = sys.argv[1:]
+    sys.meta_path.insert(0, Remover(families.split(",")))
+    for family in families.split(","):
+        try:
+            ask(family)
+        except (BackendUnavailable, SystemExit) as error:
+            print(str(error).removeprefix("error: "), flush=True)
     sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *tests]))
