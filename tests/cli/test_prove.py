@@ -13,7 +13,6 @@ import pytest
 from dali_storage import readers
 from dali_storage.cli import prove
 from dali_storage.dali.comparing import VARIANTS
-from dali_storage.formats.parquet import catalog
 from dali_storage.reading.source import BatchStream
 from tests.kit.containers import write_tar
 from tests.kit.shards import LEAF, dict_of, write_litdata, write_mds
@@ -182,13 +181,15 @@ def lines_of(capsys):
 
 
 def test_parquet_is_compared_with_pyarrow(tmp_path, monkeypatch, capsys):
+    from dali_storage.formats.parquet import catalog  # not without its family
+
     cells = [{"bytes": b"%d" % n * n, "path": "x"} if n % 5 else None for n in range(40)]
     for number, part in enumerate((cells[:30], cells[30:])):
         table = {"image": part, "mask": [b"m"] * len(part), "label": ["a"] * len(part)}
         write_table(tmp_path / f"{number}.parquet", table, row_group_size=8)
     assert prove.main([str(tmp_path)]) == 0
     lines, head = lines_of(capsys)
-    assert "by pyarrow 2" in head
+    assert "by pyarrow " in head
     assert head.endswith(", without the columns image.path, label:")
     expected = ["40 of 40 samples", "2 epochs of 40 samples", "2 epochs of 40 samples"]
     assert [re.split("  +", it)[1::2] for it in lines] == [[it, "equal"] for it in expected]
