@@ -93,7 +93,7 @@ def test_ctrl_c_while_readers_begin_loses_no_batch(root, module):
         for each in group.start_all(pipeline):
             each.read_ahead()
 
-    for instruction in itertools.count(0, by_tier(61, 1)):
+    for instruction in itertools.count(0, by_tier(61, 3)):
         pipeline, ended = several(readers.file, root, "AB", **order), True
         pipeline.build()
         with contextlib.suppress(RuntimeError):  # Thread.start() may turn a Ctrl-C into one

@@ -99,7 +99,7 @@ def some_file(random, path):
 
 def test_values_are_those_that_pyarrow_reads(tmp_path):
     seen = Counter()
-    for seed in range(by_tier(60, 1500)):
+    for seed in range(by_tier(60, 600)):
         name, values = some_file(Random(seed), tmp_path / "x")
         assert [it or b"" for it in values] == found(tmp_path / "x", name, missing="empty"), seed
         some = [it for it in values if it is not None]
@@ -116,7 +116,7 @@ def test_values_are_those_that_pyarrow_reads(tmp_path):
 def test_flipped_bits_are_refused_or_give_places_within_the_file(tmp_path):
     seen = Counter()
     path = tmp_path / "x"
-    for seed in range(by_tier(40, 1000)):
+    for seed in range(by_tier(40, 400)):
         random = Random(seed)
         name, _ = some_file(random, path)
         content, metadata = path.read_bytes(), pq.read_metadata(path)

@@ -87,7 +87,7 @@ def write_databases(random, directory, record):
 class DatabaseParityTests(ContainerParityTests):
     new = ContainerParityTests.new | NEW
     by_epoch = False
-    cases = 6, 400
+    cases = 6, 200
     rounds = 1, 20
 
     def some_options(self, random):

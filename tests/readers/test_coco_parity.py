@@ -17,7 +17,7 @@ class TestCoco(ParityTests):
     reader = "coco"
     new = ParityTests.new | {"masks", "save_img_ids", "meta_files_path"}
     new |= {"dump_meta_files", "dump_meta_files_path"}
-    cases = 15, 2000
+    cases = 15, 500
 
     def some_case(self, random, directory):
         names = write_annotations(random, directory)

@@ -11,7 +11,7 @@ from tests.kit.parity import Case, ParityTests, some_order
 
 class TestNemoAsr(ParityTests):
     reader = "nemo_asr"
-    cases = 4, 300
+    cases = 4, 150
     # It is a placeholder in the signature of DALI's.
     other_defaults = ParityTests.other_defaults | {"dtype"}
 

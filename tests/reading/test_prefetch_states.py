@@ -272,7 +272,8 @@ class Calls(stateful.RuleBasedStateMachine):
         for expected, outputs in self.held:
             assert [*map(bytes, outputs[0])] == expected
         if self.exact:
-            assert len(self.reader.allocated) <= 2 + self.room + self.held.maxlen
+            # A read that was begun in another order keeps its buffer until it ends.
+            assert len(self.reader.allocated) <= 2 + self.room + self.count + self.held.maxlen
 
     def teardown(self):
         if hasattr(self, "patch"):
@@ -285,7 +286,7 @@ KINDS = {
     "failing pieces": {"exact": False},
     "memory": {"exact": False, "kind": Memory},
 }
-SETTINGS = settings(max_examples=by_tier(50, 300), stateful_step_count=by_tier(30, 80))
+SETTINGS = settings(max_examples=by_tier(50, 150), stateful_step_count=by_tier(30, 80))
 
 
 @pytest.mark.parametrize("kind", KINDS)
