@@ -272,8 +272,9 @@ class Calls(stateful.RuleBasedStateMachine):
         for expected, outputs in self.held:
             assert [*map(bytes, outputs[0])] == expected
         if self.exact:
-            # A read that was begun in another order keeps its buffer until it ends.
-            assert len(self.reader.allocated) <= 2 + self.room + self.count + self.held.maxlen
+            most = 2 + self.room + self.held.maxlen
+            # By experiment: three lanes have needed one more.
+            assert len(self.reader.allocated) <= most + (self.count > 1)
 
     def teardown(self):
         if hasattr(self, "patch"):
