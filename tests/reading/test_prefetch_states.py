@@ -41,6 +41,11 @@ class SteppedLanes:
         lane = random.randrange(min(len(self.jobs), self.count))
         self.begin(job := self.jobs.pop(lane))
         self.work(job, lane)
+        # A thread ends at its own frames. Here an error would also keep those of the caller, with
+        # the batch that they return, until the garbage collector runs.
+        for it in (*job.samples.values(), *job.outcomes.values()):
+            if isinstance(it, Exception):
+                it.with_traceback(None)
 
     def close(self):
         self.closed = True
@@ -272,9 +277,7 @@ class Calls(stateful.RuleBasedStateMachine):
         for expected, outputs in self.held:
             assert [*map(bytes, outputs[0])] == expected
         if self.exact:
-            most = 2 + self.room + self.held.maxlen
-            # By experiment: three lanes have needed one more.
-            assert len(self.reader.allocated) <= most + (self.count > 1)
+            assert len(self.reader.allocated) <= 2 + self.room + self.held.maxlen
 
     def teardown(self):
         if hasattr(self, "patch"):
@@ -287,7 +290,7 @@ KINDS = {
     "failing pieces": {"exact": False},
     "memory": {"exact": False, "kind": Memory},
 }
-SETTINGS = settings(max_examples=by_tier(50, 150), stateful_step_count=by_tier(30, 80))
+SETTINGS = settings(max_examples=by_tier(50, 300), stateful_step_count=by_tier(30, 80))
 
 
 @pytest.mark.parametrize("kind", KINDS)
