@@ -51,7 +51,7 @@ def mix(
 
     Args:
         sources: the name of each source, with the arguments of the reader that choose its samples,
-            for example `{"photos": {"file_root": "/data/photos"}, "scans": {"path": ...}}`. A
+            for example `{"photos": {"file_root": "/data/photos"}, "scans": {"file_root": ...}}`. A
             source may have `weights` of its own, for its classes or samples, as in `readers.file`.
             With a `reader` of its own, or options such as `ext`, it is decoded by itself:
             `{"reader": "mds", "path": ..., "columns": "image"}`. Sources of several readers need
